@@ -1,0 +1,52 @@
+"""The environment variables that blinkrun reads, each in one place, each checked.
+
+Layers below `communicator` never read the environment: what is parsed here is passed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from blinkrun.errors import UsageError
+from blinkrun.units import parse_size
+
+TIMEOUT = "BLINKRUN_TIMEOUT_S"  # longest wait of a rank for another in a collective
+ARENA = "BLINKRUN_ARENA_BYTES"  # address space for each rank's shared buffers
+CACHE = "BLINKRUN_CACHE_DIR"  # where plans are kept
+VERBOSE = "BLINKRUN_VERBOSE"  # say on stderr what was chosen and why
+LAUNCHED = "BLINKRUN_LAUNCHED"  # set by the launcher in every rank
+BUCKET = "BLINKRUN_BUCKET_BYTES"  # size of gradient buckets
+OVERLAP = "BLINKRUN_OVERLAP"  # auto | on | off
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+def timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """Return the deadline of a collective in seconds, at least 0.001."""
+    text = environ.get(TIMEOUT, "")
+    if not text:
+        return DEFAULT_TIMEOUT_S
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{TIMEOUT}={text} is no number of seconds") from None
+    if not value >= 0.001:
+        raise UsageError(f"{TIMEOUT}={text}: need at least 0.001 seconds")
+    return value
+
+
+def size_bytes(name: str, default: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the size in bytes that variable `name` gives, or `default`."""
+    text = environ.get(name, "")
+    if not text:
+        return default
+    try:
+        return parse_size(text)
+    except UsageError as err:
+        raise UsageError(f"{name}: {err}") from None
+
+
+def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether variable `name` is set to something other than 0, off, no or false."""
+    return environ.get(name, "").lower() not in ("", "0", "off", "no", "false")

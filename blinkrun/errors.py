@@ -1,0 +1,128 @@
+"""Every exception that blinkrun raises, each with the fields that its message is made of.
+
+All derive from `BlinkrunError`. Those that mean "the ranks disagree" or "a rank is gone" are
+`RuntimeError`s as well, those that mean "this argument cannot be used" are `ValueError`s or
+`TypeError`s, so that scripts written for other libraries catch what they expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class BlinkrunError(Exception):
+    """Base of all errors of blinkrun."""
+
+
+class InternalError(BlinkrunError, RuntimeError):
+    """An invariant of blinkrun itself is broken; nothing the caller did explains it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"internal error: {what}; please report it with the command, the plan and this line"
+        )
+
+
+class UsageError(BlinkrunError, ValueError):
+    """A command line or an argument that cannot be carried out; commands exit with 2."""
+
+
+class LaunchError(BlinkrunError, RuntimeError):
+    """The job could not be started (no MPI, mixed MPIs, a rank that did not come up)."""
+
+
+class TopologyError(BlinkrunError, ValueError):
+    """A topology that contradicts itself."""
+
+
+class UnreachableRankError(TopologyError):
+    """A rank has no path from the root.
+
+    Attributes
+    ----------
+    root, rank : int
+        The two ranks that no path joins.
+    """
+
+    def __init__(self, root: int, rank: int) -> None:
+        self.root = root
+        self.rank = rank
+        super().__init__(f"rank {rank} cannot be reached from rank {root} over the given links")
+
+
+class PlanError(BlinkrunError, ValueError):
+    """A packing or plan that breaks its own promises (capacity, spanning, certificate)."""
+
+
+class ProgramError(BlinkrunError, ValueError):
+    """A program that the verifier refuses, or that cannot be built."""
+
+
+class NotInitializedError(BlinkrunError, RuntimeError):
+    """blinkrun is used before `init()` or after `shutdown()`."""
+
+    def __init__(self, what: str = "this call") -> None:
+        super().__init__(f"{what} needs blinkrun.init() first (or comes after blinkrun.shutdown())")
+
+
+class InvalidBufferError(BlinkrunError, ValueError):
+    """A buffer that a collective cannot use: dtype, layout, writability or size."""
+
+
+class MismatchError(BlinkrunError, RuntimeError):
+    """Ranks called collectives that do not fit together.
+
+    Attributes
+    ----------
+    calls : mapping of int to str
+        What each rank called, in words.
+    """
+
+    def __init__(self, message: str, calls: Mapping[int, str] | None = None) -> None:
+        self.calls = dict(calls or {})
+        super().__init__(message)
+
+
+class CollectiveTimeoutError(BlinkrunError, RuntimeError):
+    """A rank waited for others until its deadline.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The ranks that had not come.
+    timeout_s : float
+        The deadline, in seconds.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = (), timeout_s: float = 0.0) -> None:
+        self.ranks = tuple(ranks)
+        self.timeout_s = timeout_s
+        super().__init__(message)
+
+
+class PeerLeftError(BlinkrunError, RuntimeError):
+    """A rank that others wait for has exited, crashed or shut down.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that is gone.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        self.rank = rank
+        super().__init__(message)
+
+
+class AbortedError(BlinkrunError, RuntimeError):
+    """The job was aborted by another rank; `rank` names it.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that aborted first.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        self.rank = rank
+        super().__init__(message)

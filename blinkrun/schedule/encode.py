@@ -1,0 +1,74 @@
+"""A rank's program as a flat list of 32-bit words: what the native core and kernels interpret.
+
+Layout, in words (`csrc/program.hpp` reads it):
+
+- header: version, collective, root, addressing, shares, size, slots, slot_depth, eager,
+  pipelined, flags, number of prologue channels, number of channels;
+- per channel: start, stop, number of steps, then its steps:
+
+  - ``0 rank flag lag``: wait
+  - ``1 flag``: signal
+  - ``2 final num_dsts num_srcs`` and for each operand ``rank buffer index``: reduce
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from blinkrun.errors import ProgramError
+from blinkrun.schedule.ir import Channel, Program, Reduce, Signal, Step, Wait
+from blinkrun.types import Rank
+
+VERSION = 1
+
+
+def encode(program: Program, rank: Rank) -> npt.NDArray[np.int32]:
+    """Return the words of `rank`'s part of `program`, shape (words,).
+
+    Raises
+    ------
+    ProgramError
+        If `rank` is none of the program's, or a number does not fit 31 bits.
+    """
+    if not 0 <= rank < program.size:
+        raise ProgramError(f"rank {rank} is none of the program's {program.size}")
+    steps = program.ranks[rank]
+    words = [
+        VERSION,
+        int(program.collective),
+        program.root,
+        int(program.addressing),
+        program.shares,
+        program.size,
+        program.slots,
+        program.slot_depth,
+        int(program.eager),
+        int(program.pipelined),
+        program.flags,
+        len(steps.prologue),
+        len(steps.channels),
+    ]
+    for channel in (*steps.prologue, *steps.channels):
+        words += _channel_words(channel)
+    if max(words) >= 2**31:
+        raise ProgramError(f"program has a number beyond 31 bits ({max(words)})")
+    return np.array(words, dtype=np.int32)
+
+
+def _channel_words(channel: Channel) -> list[int]:
+    words = [channel.part.start, channel.part.stop, len(channel.steps)]
+    for step in channel.steps:
+        words += _step_words(step)
+    return words
+
+
+def _step_words(step: Step) -> list[int]:
+    match step:
+        case Wait(rank, flag, lag):
+            return [0, rank, flag, lag]
+        case Signal(flag):
+            return [1, flag]
+        case Reduce(dsts, srcs, final):
+            operands = [[o.rank, int(o.buffer), o.index] for o in (*dsts, *srcs)]
+            return [2, int(final), len(dsts), len(srcs), *(w for o in operands for w in o)]
