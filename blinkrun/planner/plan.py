@@ -1,0 +1,237 @@
+"""The plan: for every collective, the trees and the share of the data that each carries.
+
+A plan is a value: the same topology gives the same bytes on every machine. `to_json` and
+`from_json` are exact inverses, so a plan can be kept, compared and sent to other ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from blinkrun.errors import PlanError
+from blinkrun.types import Rank
+
+PLAN_VERSION = 1  # raised when the same topology would be planned differently
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTree:
+    """A spanning tree and the shares ``[start, stop)`` of the data that it carries.
+
+    Attributes
+    ----------
+    root : Rank
+        Where data starts (broadcast), ends (reduce) or turns round (allreduce).
+    parents : tuple of int
+        Parent of every rank; -1 for the root.
+    start, stop : int
+        Range of `PlannedPacking.shares`; never empty.
+
+    Examples
+    --------
+    >>> tree = PlannedTree(root=0, parents=(-1, 0, 1), start=0, stop=1)
+    >>> tree.depth, tree.children(0), tree.children(2)
+    (2, (1,), ())
+    """
+
+    root: Rank
+    parents: tuple[int, ...]
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        size = len(self.parents)
+        if not 0 <= self.root < size or self.parents[self.root] != -1:
+            raise PlanError(f"tree rooted at {self.root} has parents {self.parents}")
+        if not 0 <= self.start < self.stop:
+            raise PlanError(f"tree at {self.root}: shares [{self.start}, {self.stop}) are empty")
+        for rank in range(size):
+            self._check_path(rank)
+
+    def _check_path(self, rank: Rank) -> None:
+        """Raise PlanError unless the parents of `rank` lead to the root."""
+        at = rank
+        for _ in self.parents:
+            if at == self.root:
+                return
+            at = self.parents[at]
+            if not 0 <= at < len(self.parents):
+                break
+        raise PlanError(f"tree at {self.root}: rank {rank} does not hang on it: {self.parents}")
+
+    @property
+    def depth(self) -> int:
+        """Hops from the root to the farthest rank; 0 for a single rank."""
+        return max(self._hops(rank) for rank in range(len(self.parents)))
+
+    def children(self, rank: Rank) -> tuple[Rank, ...]:
+        """Return the ranks whose parent is `rank`, in ascending order."""
+        return tuple(child for child, parent in enumerate(self.parents) if parent == rank)
+
+    def _hops(self, rank: Rank) -> int:
+        hops = 0
+        while rank != self.root:
+            rank = self.parents[rank]
+            hops += 1
+        return hops
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPacking:
+    """Trees that together carry all `shares` of the data.
+
+    Attributes
+    ----------
+    shares : int
+        Into how many equal shares the data is cut; at most a few thousand.
+    trees : tuple of PlannedTree
+        In the order of their shares, without gap or overlap.
+    rate : Fraction
+        Data per second that the links carry, in `unit`; 0 for a single rank, where nothing moves.
+    bound : Fraction
+        What no packing can exceed, proven by resource prices (see `certificate`).
+    unit : str
+        Unit of both, such as ``lane`` or ``MB/s``.
+    """
+
+    shares: int
+    trees: tuple[PlannedTree, ...]
+    rate: Fraction
+    bound: Fraction
+    unit: str
+
+    def __post_init__(self) -> None:
+        at = 0
+        for tree in self.trees:
+            if tree.start != at or len(tree.parents) != self.size:
+                raise PlanError(f"tree at {tree.root} starts at share {tree.start}, not at {at}")
+            at = tree.stop
+        if at != self.shares or not self.trees:
+            raise PlanError(f"trees carry {at} of {self.shares} shares")
+        if not 0 <= self.rate <= self.bound:
+            raise PlanError(f"rate {self.rate} is not between 0 and the bound {self.bound}")
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.trees[0].parents)
+
+    @property
+    def depth(self) -> int:
+        """Hops of the deepest tree."""
+        return max(tree.depth for tree in self.trees)
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the rate equals the proven bound."""
+        return self.rate == self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Packings of every collective on one topology.
+
+    Attributes
+    ----------
+    size : int
+        Number of ranks.
+    allreduce : PlannedPacking
+        Trees used upwards to reduce and downwards to broadcast.
+    broadcast, reduce : tuple of PlannedPacking
+        One per root rank, in order.
+    topology_hash : str
+        Hash of the topology that was planned.
+    machine : str
+        Its name, for people.
+    loss : Fraction
+        Part of the best rate that might be given up for fewer trees.
+    """
+
+    size: int
+    allreduce: PlannedPacking
+    broadcast: tuple[PlannedPacking, ...]
+    reduce: tuple[PlannedPacking, ...]
+    topology_hash: str
+    machine: str = ""
+    loss: Fraction = Fraction(0)
+
+    def __post_init__(self) -> None:
+        for name, packings in (("broadcast", self.broadcast), ("reduce", self.reduce)):
+            if len(packings) != self.size:
+                raise PlanError(f"{name} has {len(packings)} roots, the plan {self.size} ranks")
+            for root, packing in enumerate(packings):
+                if any(tree.root != root for tree in packing.trees):
+                    raise PlanError(f"{name} from root {root} has a tree with another root")
+        for packing in (self.allreduce, *self.broadcast, *self.reduce):
+            if packing.size != self.size:
+                raise PlanError(f"packing of {packing.size} ranks in a plan of {self.size}")
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text; equal plans give equal text."""
+        return json.dumps(
+            {
+                "version": PLAN_VERSION,
+                "size": self.size,
+                "machine": self.machine,
+                "topology_hash": self.topology_hash,
+                "loss": str(self.loss),
+                "allreduce": _packing_out(self.allreduce),
+                "broadcast": [_packing_out(packing) for packing in self.broadcast],
+                "reduce": [_packing_out(packing) for packing in self.reduce],
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan that `to_json` wrote.
+
+        Raises
+        ------
+        PlanError
+            If `text` is no plan of this version, or one that contradicts itself.
+        """
+        try:
+            data = json.loads(text)
+            if data["version"] != PLAN_VERSION:
+                raise PlanError(f"plan of version {data['version']}, this is {PLAN_VERSION}")
+            return cls(
+                size=data["size"],
+                allreduce=_packing_in(data["allreduce"]),
+                broadcast=tuple(_packing_in(packing) for packing in data["broadcast"]),
+                reduce=tuple(_packing_in(packing) for packing in data["reduce"]),
+                topology_hash=data["topology_hash"],
+                machine=data["machine"],
+                loss=Fraction(data["loss"]),
+            )
+        except PlanError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as err:
+            raise PlanError(f"text is no plan: {type(err).__name__}: {err}") from err
+
+
+def _packing_out(packing: PlannedPacking) -> dict[str, Any]:
+    return {
+        "shares": packing.shares,
+        "rate": str(packing.rate),
+        "bound": str(packing.bound),
+        "unit": packing.unit,
+        "trees": [[tree.root, list(tree.parents), tree.start, tree.stop] for tree in packing.trees],
+    }
+
+
+def _packing_in(data: Mapping[str, Any]) -> PlannedPacking:
+    return PlannedPacking(
+        shares=data["shares"],
+        trees=tuple(
+            PlannedTree(root, tuple(parents), start, stop)
+            for root, parents, start, stop in data["trees"]
+        ),
+        rate=Fraction(data["rate"]),
+        bound=Fraction(data["bound"]),
+        unit=data["unit"],
+    )
