@@ -1,0 +1,89 @@
+# Everything runs in virtual environments of this folder; nothing is installed elsewhere.
+#   make demo      train the example on 2 ranks
+#   make test      all tests
+#   make check     format, lint, types, layers, unit tests (under two minutes)
+#   make format    let ruff format and fix
+#   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
+#   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try)
+#   make clean     remove what the others made
+# PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+BENCH_QUICK ?=
+PYTEST_FLAGS ?=
+
+TEST := .venv-test
+DEMO := .venv-demo
+TREE := $(TEST)/tree
+CORE := setup.py pyproject.toml blinkrun/version.py $(wildcard blinkrun/csrc/*)
+
+.PHONY: demo test check lint format sanitize bench dist clean python
+.DELETE_ON_ERROR:
+
+demo: $(DEMO)/.blinkrun
+	$(DEMO)/bin/blinkrun -np 2 examples/torch_digits.py
+
+test: $(TEST)/.blinkrun
+	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch,compiler $(PYTEST_FLAGS)
+
+check: lint
+	$(TEST)/bin/python -m pytest -q tests/unit $(PYTEST_FLAGS)
+
+# launcher/ is installed as blinkrun.launcher: types and layers are checked on a tree of links that
+# looks as the installed package does.
+lint: $(TEST)/.blinkrun
+	$(TEST)/bin/ruff format --check .
+	$(TEST)/bin/ruff check .
+	rm -rf $(TREE) && mkdir -p $(TREE)/blinkrun
+	ln -s $(CURDIR)/blinkrun/* $(CURDIR)/launcher $(TREE)/blinkrun/
+	cd $(TREE) && ../bin/mypy --config-file $(CURDIR)/pyproject.toml \
+	  --cache-dir $(CURDIR)/.mypy_cache/tree -p blinkrun
+	cd $(TREE) && ../bin/lint-imports --config $(CURDIR)/pyproject.toml \
+	  --cache-dir $(CURDIR)/.import_linter_cache
+
+format: $(TEST)/.packages
+	$(TEST)/bin/ruff format .
+	$(TEST)/bin/ruff check --fix .
+
+sanitize: $(TEST)/.blinkrun
+	$(TEST)/bin/python -m pytest --run-slow --require=compiler tests/native -k "san" $(PYTEST_FLAGS)
+
+bench: $(TEST)/.blinkrun
+	$(TEST)/bin/python -m blinkrun.bench.report $(if $(BENCH_QUICK),--quick) docs/benchmarks
+
+dist: $(TEST)/.packages
+	rm -rf build/lib* dist
+	$(TEST)/bin/python setup.py -q sdist
+	$(TEST)/bin/pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(TEST) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	  .hypothesis .import_linter_cache blinkrun/_core*.so
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) is not Python 3.11 or newer;" \
+	    "name one that is: make PYTHON=python3.12" >&2; exit 2; }
+
+# The test environment is an editable install, so that a changed file needs no new one.
+$(TEST)/.packages: requirements/test.txt requirements/build.txt requirements/runtime.txt \
+    requirements/dev.txt | python
+	test -x $(TEST)/bin/python || $(PYTHON) -m venv $(TEST)
+	$(TEST)/bin/pip install -q $(PIP_FLAGS) -r requirements/test.txt
+	touch $@
+
+$(TEST)/.blinkrun: $(TEST)/.packages $(CORE)
+	$(TEST)/bin/pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+# The demo environment holds what a user gets: an installed wheel.
+$(DEMO)/.packages: requirements/demo.txt requirements/build.txt requirements/runtime.txt | python
+	test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/pip install -q $(PIP_FLAGS) -r requirements/demo.txt
+	touch $@
+
+$(DEMO)/.blinkrun: $(DEMO)/.packages $(CORE) $(shell find blinkrun launcher -name '*.py')
+	rm -rf build/lib*
+	$(DEMO)/bin/pip install -q --no-build-isolation --no-deps --force-reinstall .
+	touch $@
