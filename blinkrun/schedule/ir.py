@@ -97,6 +97,10 @@ class Reduce:
     the call's prescale as it is read. A `final` step's result is divided by the size for AVERAGE
     and multiplied by the call's postscale before it is stored. 16-bit floats are held in float32
     between the loads and the stores of one step.
+
+    Broadcast and allgather only move data: op and scales play no part in them, no step is final,
+    and a destination that is the very memory of the single source is left out (the root's copy of
+    INPUT to OUTPUT in place), so that others may read it at the same time.
     """
 
     dsts: tuple[Operand, ...]

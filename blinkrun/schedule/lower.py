@@ -1,0 +1,214 @@
+"""From a plan to programs: which bytes move over the planned trees, and who waits for whom.
+
+Two ways of addressing: DIRECT, where INPUT and OUTPUT lie in the arena and ranks read and write
+each other's, and STAGED, where they are private and data goes through SCRATCH slots. Small
+blocks take the one-shot (eager) programs of `lower_eager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blinkrun.errors import ProgramError
+from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
+from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Program, RankProgram, Reduce
+from blinkrun.schedule.lower_allreduce import add_allreduce_tree
+from blinkrun.schedule.lower_builder import (
+    SLOT_DEPTH,
+    Builder,
+    Phase,
+    common_shares,
+    part_of,
+)
+from blinkrun.schedule.lower_eager import lower_eager
+from blinkrun.schedule.lower_oneway import add_broadcast_tree, add_reduce_tree
+from blinkrun.types import Collective, Rank
+
+AddTree = Callable[[Builder, PlannedTree, Part, Addressing, int], None]
+
+__all__ = [
+    "lower",
+    "lower_allgather",
+    "lower_allreduce",
+    "lower_barrier",
+    "lower_broadcast",
+    "lower_eager",
+    "lower_reduce",
+    "lower_reducescatter",
+]
+
+
+def lower(
+    plan: Plan,
+    collective: Collective,
+    *,
+    root: Rank = 0,
+    addressing: Addressing = Addressing.DIRECT,
+    eager: bool = False,
+) -> Program:
+    """Return the program that carries out `collective` over `plan`'s trees.
+
+    Parameters
+    ----------
+    plan : Plan
+        The packings for all ranks.
+    collective : Collective
+        What to do.
+    root : Rank
+        Of broadcast and reduce; ignored elsewhere.
+    addressing : Addressing
+        Whether INPUT and OUTPUT lie in the arena (DIRECT) or are private (STAGED).
+    eager : bool
+        Make the one-shot program for small blocks; it takes no notice of the trees.
+
+    Returns
+    -------
+    Program
+        It passes `verify`.
+
+    Raises
+    ------
+    ProgramError
+        If `root` is none of the plan's ranks.
+    """
+    size = plan.size
+    if not 0 <= root < size:
+        raise ProgramError(f"root {root} is none of the plan's {size} ranks")
+    if collective is Collective.BARRIER:
+        return lower_barrier(size)
+    if eager:
+        return lower_eager(collective, size, root)
+    by_collective: dict[Collective, Callable[[], Program]] = {
+        Collective.ALLREDUCE: lambda: lower_allreduce(plan.allreduce, size, addressing),
+        Collective.BROADCAST: lambda: lower_broadcast(plan.broadcast[root], size, root, addressing),
+        Collective.REDUCE: lambda: lower_reduce(plan.reduce[root], size, root, addressing),
+        Collective.ALLGATHER: lambda: lower_allgather(plan, addressing),
+        Collective.REDUCESCATTER: lambda: lower_reducescatter(plan, addressing),
+    }
+    return by_collective[collective]()
+
+
+def lower_allreduce(
+    packing: PlannedPacking,
+    size: int,
+    addressing: Addressing,
+    *,
+    slot_depth: int = SLOT_DEPTH,
+) -> Program:
+    """Return allreduce: each tree reduces its part to its root and brings the result back.
+
+    A one-hop star is a single fused step: its root reads all INPUTs and writes all OUTPUTs.
+    """
+    return _lower(
+        [packing], size, Collective.ALLREDUCE, addressing, add_allreduce_tree, slot_depth=slot_depth
+    )
+
+
+def lower_broadcast(
+    packing: PlannedPacking,
+    size: int,
+    root: Rank,
+    addressing: Addressing,
+    *,
+    slot_depth: int = SLOT_DEPTH,
+) -> Program:
+    """Return broadcast: each rank pulls from its parent in the tree, chunk by chunk."""
+    return _lower(
+        [packing],
+        size,
+        Collective.BROADCAST,
+        addressing,
+        add_broadcast_tree,
+        root=root,
+        slot_depth=slot_depth,
+    )
+
+
+def lower_reduce(
+    packing: PlannedPacking,
+    size: int,
+    root: Rank,
+    addressing: Addressing,
+    *,
+    slot_depth: int = SLOT_DEPTH,
+) -> Program:
+    """Return reduce: each rank pulls from its children; only the root's OUTPUT is touched."""
+    return _lower(
+        [packing],
+        size,
+        Collective.REDUCE,
+        addressing,
+        add_reduce_tree,
+        root=root,
+        slot_depth=slot_depth,
+    )
+
+
+def lower_allgather(plan: Plan, addressing: Addressing, *, slot_depth: int = SLOT_DEPTH) -> Program:
+    """Return allgather: all ranks' broadcasts at once, that of rank b into block b of OUTPUT."""
+    return _lower(
+        plan.broadcast,
+        plan.size,
+        Collective.ALLGATHER,
+        addressing,
+        add_broadcast_tree,
+        slot_depth=slot_depth,
+    )
+
+
+def lower_reducescatter(
+    plan: Plan, addressing: Addressing, *, slot_depth: int = SLOT_DEPTH
+) -> Program:
+    """Return reducescatter: block b goes to rank b, up the trees by which b broadcasts."""
+    return _lower(
+        plan.broadcast,
+        plan.size,
+        Collective.REDUCESCATTER,
+        addressing,
+        add_reduce_tree,
+        slot_depth=slot_depth,
+    )
+
+
+def lower_barrier(size: int) -> Program:
+    """Return the program that only enters: all ranks meet, and nothing moves."""
+    ranks = (RankProgram(),) * size
+    return Program(Collective.BARRIER, 0, Addressing.DIRECT, 1, ranks, name="barrier")
+
+
+def _lower(  # noqa: PLR0913 - one call per collective above
+    packings: Sequence[PlannedPacking],
+    size: int,
+    collective: Collective,
+    addressing: Addressing,
+    add: AddTree,
+    *,
+    slot_depth: int,
+    root: Rank = 0,
+) -> Program:
+    """Add every tree of `packings`; the i-th packing serves block i."""
+    for packing in packings:
+        if packing.size != size or (collective.is_rooted and packing.trees[0].root != root):
+            raise ProgramError(
+                f"{collective.label} of {size} ranks, root {root}, got a packing of "
+                f"{packing.size} ranks from root {packing.trees[0].root}"
+            )
+    builder = Builder(size, slot_depth)
+    if size == 1:
+        return _lower_alone(builder, collective, addressing)
+    shares = common_shares(packings)
+    trees = [(i, tree, packing) for i, packing in enumerate(packings) for tree in packing.trees]
+    for block, tree, packing in trees:
+        part = part_of(tree, packing, shares)
+        if part is not None:
+            add(builder, tree, part, addressing, block)
+    depth = max(packing.depth for packing in packings)
+    return builder.build(collective, addressing, shares=shares, depth=depth, root=root)
+
+
+def _lower_alone(builder: Builder, collective: Collective, addressing: Addressing) -> Program:
+    """Return the program of a single rank: INPUT becomes OUTPUT."""
+    final = collective not in (Collective.BROADCAST, Collective.ALLGATHER)
+    copy = Reduce((Operand(0, Buffer.OUTPUT),), (Operand(0, Buffer.INPUT),), final=final)
+    builder.add(0, Phase.UP, 0, Part(0, 1), [copy])
+    return builder.build(collective, addressing, shares=1, depth=0)

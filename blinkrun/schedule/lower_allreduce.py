@@ -1,0 +1,90 @@
+"""Allreduce over a tree: up to the root, one fused step there, and down again."""
+
+from __future__ import annotations
+
+from blinkrun.planner.plan import PlannedTree
+from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal
+from blinkrun.schedule.lower_builder import Builder, Phase, in_rank_order, waits
+from blinkrun.types import Rank
+
+
+def add_allreduce_tree(
+    builder: Builder, tree: PlannedTree, part: Part, addressing: Addressing, block: int = 0
+) -> None:
+    """Add the channels that sum `part` over all ranks along `tree`; there is one block, 0."""
+    add = _add_direct if addressing is Addressing.DIRECT else _add_staged
+    add(builder, tree, part)
+
+
+def _add_direct(builder: Builder, tree: PlannedTree, part: Part) -> None:
+    """Reduce upwards in the OUTPUTs of inner ranks; parents write the result to their children.
+
+    A leaf only waits until its parent has read its INPUT and written its OUTPUT. An inner rank is
+    done with its parent when the result has come, and nobody else touches its memory.
+    """
+    inner = [rank for rank in range(builder.size) if tree.children(rank) and rank != tree.root]
+    up = {rank: builder.flag(rank) for rank in inner}
+    down = {rank: builder.flag(rank) for rank in sorted([*inner, tree.root])}
+    for rank in range(builder.size):
+        children = tree.children(rank)
+        outputs = tuple(Operand(child, Buffer.OUTPUT) for child in children)
+        own = Operand(rank, Buffer.OUTPUT)
+        ready = waits((child, up[child]) for child in children if child in up)
+        srcs = in_rank_order(
+            Operand(r, Buffer.OUTPUT if r in up and r != rank else Buffer.INPUT)
+            for r in (rank, *children)
+        )
+        if rank == tree.root:
+            fused = Reduce((own, *outputs), srcs, final=True)
+            builder.add(rank, Phase.UP, tree.root, part, [*ready, fused, Signal(down[rank])])
+            continue
+        parent = tree.parents[rank]
+        result = waits([(parent, down[parent])])
+        if not children:
+            builder.add(rank, Phase.LEAVE, tree.root, part, result)
+            continue
+        upward = [*ready, Reduce((own,), srcs), Signal(up[rank])]
+        downward = [*result, Reduce(outputs, (own,)), Signal(down[rank])]
+        builder.add(rank, Phase.UP, tree.root, part, upward)
+        builder.add(rank, Phase.DOWN, tree.root, part, downward)
+
+
+def _add_staged(builder: Builder, tree: PlannedTree, part: Part) -> None:
+    """Do the same through one slot per edge, at the parent, used upwards and then downwards.
+
+    Rank v fills its slot at the parent, the parent puts the result back into it, v takes it out:
+    what v signals then also frees the slot for the chunk `slot_depth` later.
+    """
+    slots = {
+        child: builder.slot(rank) for rank in range(builder.size) for child in tree.children(rank)
+    }
+    filled = {rank: builder.flag(rank) for rank in range(builder.size) if rank != tree.root}
+    done = {rank: builder.flag(rank) for rank in range(builder.size)}
+    for rank in range(builder.size):
+        children = tree.children(rank)
+        below = [slots[child] for child in children]
+        ready = waits((child, filled[child]) for child in children)
+        srcs = _own_and_slots(rank, children, slots)
+        output = Operand(rank, Buffer.OUTPUT)
+        if rank == tree.root:
+            fused = Reduce((output, *below), srcs, final=True)
+            builder.add(rank, Phase.UP, tree.root, part, [*ready, fused, Signal(done[rank])])
+            continue
+        parent = tree.parents[rank]
+        free = waits([(rank, done[rank])], lag=builder.slot_depth)
+        put = [*free, *ready, Reduce((slots[rank],), srcs), Signal(filled[rank])]
+        take = [
+            *waits([(parent, done[parent])]),
+            Reduce((output, *below), (slots[rank],)),
+            Signal(done[rank]),
+        ]
+        builder.add(rank, Phase.UP if children else Phase.PUT, tree.root, part, put)
+        builder.add(rank, Phase.DOWN, tree.root, part, take)
+
+
+def _own_and_slots(
+    rank: Rank, children: tuple[Rank, ...], slots: dict[Rank, Operand]
+) -> tuple[Operand, ...]:
+    """Own INPUT and the children's slots, by the rank whose values they hold."""
+    held = {rank: Operand(rank, Buffer.INPUT)} | {child: slots[child] for child in children}
+    return tuple(held[holder] for holder in sorted(held))

@@ -1,0 +1,119 @@
+"""The parts that all lowerings share: flags, slots and channels, handed out rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from math import lcm
+
+from blinkrun.planner.plan import PlannedPacking, PlannedTree
+from blinkrun.schedule.ir import (
+    Addressing,
+    Buffer,
+    Channel,
+    Operand,
+    Part,
+    Program,
+    RankProgram,
+    Step,
+    Wait,
+)
+from blinkrun.types import Collective, Rank
+
+SLOT_DEPTH = 4  # chunks per slot: one being filled, one reduced, one taken, one to spare
+MAX_SHARES = 1 << 20  # times a count below 2**40 this stays inside 64 bits
+
+
+class Phase(IntEnum):
+    """Order in which a rank's scheduler looks at its channels: what feeds others comes first."""
+
+    PUT = 0
+    UP = 1
+    DOWN = 2
+    LEAVE = 3
+
+
+class Builder:
+    """Collects the channels of a program; flags and slots are numbered per rank.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    slot_depth : int
+        Chunks that a SCRATCH slot holds.
+    """
+
+    def __init__(self, size: int, slot_depth: int = SLOT_DEPTH) -> None:
+        self.size = size
+        self.slot_depth = slot_depth
+        self._flags = [0] * size
+        self._slots = [0] * size
+        self._channels: list[list[tuple[Phase, int, Channel]]] = [[] for _ in range(size)]
+
+    def flag(self, rank: Rank) -> int:
+        """Return a new flag of `rank`."""
+        self._flags[rank] += 1
+        return self._flags[rank] - 1
+
+    def slot(self, rank: Rank) -> Operand:
+        """Return a new SCRATCH slot of `rank`."""
+        self._slots[rank] += 1
+        return Operand(rank, Buffer.SCRATCH, self._slots[rank] - 1)
+
+    def add(self, rank: Rank, phase: Phase, root: Rank, part: Part, steps: Iterable[Step]) -> None:
+        """Give `rank` a channel, unless `steps` is empty; `root` is that of the tree it serves."""
+        channel_steps = tuple(steps)
+        if channel_steps:
+            # Each rank starts with the tree next to its own, so that not all meet at one peer.
+            turn = (root - rank) % self.size
+            self._channels[rank].append((phase, turn, Channel(part, channel_steps)))
+
+    def build(
+        self,
+        collective: Collective,
+        addressing: Addressing,
+        *,
+        shares: int,
+        depth: int,
+        root: Rank = 0,
+    ) -> Program:
+        """Return the program; `depth` is that of the deepest tree."""
+        ranks = tuple(
+            RankProgram(channels=tuple(c for _, _, c in sorted(own, key=lambda e: e[:2])))
+            for own in self._channels
+        )
+        slots = max(self._slots)
+        return Program(
+            collective,
+            root,
+            addressing,
+            shares,
+            ranks,
+            slots=slots,
+            slot_depth=self.slot_depth if slots else 1,
+            pipelined=depth > 1 or (addressing is Addressing.STAGED and self.size > 1),
+            name="stars" if depth <= 1 else "trees",
+        )
+
+
+def waits(flags: Iterable[tuple[Rank, int]], lag: int = 0) -> list[Step]:
+    """Return a `Wait` for each (rank, flag), in the given order."""
+    return [Wait(rank, flag, lag) for rank, flag in flags]
+
+
+def in_rank_order(operands: Iterable[Operand]) -> tuple[Operand, ...]:
+    """Return the operands by rank: the order of additions that every run repeats."""
+    return tuple(sorted(operands, key=lambda operand: operand.rank))
+
+
+def common_shares(packings: Iterable[PlannedPacking]) -> int:
+    """Return the shares in which all `packings` can be written, at most `MAX_SHARES`."""
+    return min(lcm(*(packing.shares for packing in packings)), MAX_SHARES)
+
+
+def part_of(tree: PlannedTree, packing: PlannedPacking, shares: int) -> Part | None:
+    """Return the tree's part in units of `shares`, or None if it is too thin to be seen there."""
+    start = tree.start * shares // packing.shares
+    stop = tree.stop * shares // packing.shares
+    return Part(start, stop) if start < stop else None

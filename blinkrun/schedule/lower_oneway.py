@@ -1,0 +1,88 @@
+"""Trees used in one direction: broadcast and allgather downwards, reduce and reducescatter up."""
+
+from __future__ import annotations
+
+from blinkrun.planner.plan import PlannedTree
+from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal, Step
+from blinkrun.schedule.lower_builder import Builder, Phase, waits
+
+
+def add_broadcast_tree(
+    builder: Builder, tree: PlannedTree, part: Part, addressing: Addressing, block: int = 0
+) -> None:
+    """Add the channels that bring `part` of the root's INPUT to OUTPUT[`block`] everywhere."""
+    add = _broadcast_direct if addressing is Addressing.DIRECT else _broadcast_staged
+    add(builder, tree, part, block)
+
+
+def _broadcast_direct(builder: Builder, tree: PlannedTree, part: Part, block: int) -> None:
+    """Every rank pulls from its parent, and stays until its own children have pulled."""
+    got = {rank: builder.flag(rank) for rank in range(builder.size) if rank != tree.root}
+    source = Operand(tree.root, Buffer.INPUT)
+    for rank in range(builder.size):
+        output = Operand(rank, Buffer.OUTPUT, block)
+        leave = waits((child, got[child]) for child in tree.children(rank))
+        if rank == tree.root:
+            own: list[Step] = [Reduce((output,), (source,))]
+            builder.add(rank, Phase.UP, tree.root, part, [*own, *leave])
+            continue
+        parent = tree.parents[rank]
+        ready = waits([(parent, got[parent])]) if parent != tree.root else []
+        src = Operand(parent, Buffer.OUTPUT, block) if parent != tree.root else source
+        pull = [*ready, Reduce((output,), (src,)), Signal(got[rank])]
+        builder.add(rank, Phase.DOWN, tree.root, part, pull)
+        builder.add(rank, Phase.LEAVE, tree.root, part, leave)
+
+
+def _broadcast_staged(builder: Builder, tree: PlannedTree, part: Part, block: int) -> None:
+    """Every rank with children offers each chunk in one slot, from which all of them take it."""
+    got = {rank: builder.flag(rank) for rank in range(builder.size)}
+    offer = {rank: builder.slot(rank) for rank in range(builder.size) if tree.children(rank)}
+    for rank in range(builder.size):
+        output = Operand(rank, Buffer.OUTPUT, block)
+        dsts = (offer[rank], output) if rank in offer else (output,)
+        free = waits(((c, got[c]) for c in tree.children(rank)), lag=builder.slot_depth)
+        parent = tree.parents[rank]
+        ready = waits([(parent, got[parent])]) if rank != tree.root else []
+        src = offer[parent] if rank != tree.root else Operand(rank, Buffer.INPUT)
+        phase = Phase.PUT if rank == tree.root else Phase.DOWN
+        move = [*free, *ready, Reduce(dsts, (src,)), Signal(got[rank])]
+        builder.add(rank, phase, tree.root, part, move)
+
+
+def add_reduce_tree(
+    builder: Builder, tree: PlannedTree, part: Part, addressing: Addressing, block: int = 0
+) -> None:
+    """Add the channels that sum `part` of INPUT[`block`] of all ranks to the root's OUTPUT.
+
+    Every parent pulls from its children: from a leaf's INPUT where it may be addressed, from
+    a slot at the child otherwise. No OUTPUT but the root's is touched. What a parent signals tells
+    a leaf that it may leave and an inner rank that its slot is free again.
+    """
+    partial = {
+        rank: builder.slot(rank)
+        for rank in range(builder.size)
+        if rank != tree.root and (tree.children(rank) or addressing is Addressing.STAGED)
+    }
+    done = {
+        rank: builder.flag(rank)
+        for rank in range(builder.size)
+        if rank in partial or tree.children(rank)
+    }
+    for rank in range(builder.size):
+        held = {c: partial.get(c, Operand(c, Buffer.INPUT, block)) for c in tree.children(rank)}
+        held[rank] = Operand(rank, Buffer.INPUT, block)
+        srcs = tuple(held[holder] for holder in sorted(held))
+        ready = waits((c, done[c]) for c in tree.children(rank) if c in partial)
+        if rank == tree.root:
+            total = Reduce((Operand(rank, Buffer.OUTPUT),), srcs, final=True)
+            builder.add(rank, Phase.UP, tree.root, part, [*ready, total, Signal(done[rank])])
+            continue
+        parent = tree.parents[rank]
+        if rank not in partial:
+            builder.add(rank, Phase.LEAVE, tree.root, part, waits([(parent, done[parent])]))
+            continue
+        free = waits([(parent, done[parent])], lag=builder.slot_depth)
+        up = [*free, *ready, Reduce((partial[rank],), srcs), Signal(done[rank])]
+        phase = Phase.UP if tree.children(rank) else Phase.PUT
+        builder.add(rank, phase, tree.root, part, up)
