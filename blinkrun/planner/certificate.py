@@ -1,0 +1,71 @@
+r"""Proof that no packing can be faster: prices for resources.
+
+If every tree costs at least 1 at prices :math:`p`, any packing with rates :math:`w` satisfies
+
+.. math:: \sum_t w_t \le \sum_t w_t \sum_{r \in t} p_r = \sum_r p_r \sum_{t \ni r} w_t
+          \le \sum_r p_r c_r,
+
+so the price of all capacity together bounds the rate (weak duality of linear programs). Whether
+every tree costs at least 1 is decided exactly, by the cheapest tree in whole numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from blinkrun.errors import PlanError
+from blinkrun.planner.network import Network, network_of
+from blinkrun.planner.packing import Flow
+from blinkrun.planner.spanning import cheapest_tree
+from blinkrun.topology.graph import Topology
+from blinkrun.types import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Prices under which every tree of `flow` (from `root`, if given) costs at least 1.
+
+    Attributes
+    ----------
+    flow : Flow
+    root : Rank or None
+        None for allreduce, whose trees may have any root.
+    prices : tuple of (str, Fraction)
+        Resource and price per unit of capacity, sorted; resources left out are free.
+    """
+
+    flow: Flow
+    root: Rank | None
+    prices: tuple[tuple[str, Fraction], ...]
+
+
+def check_certificate(topology: Topology, certificate: Certificate) -> Fraction:
+    """Return the bound that the certificate proves, in the topology's unit; exact.
+
+    Raises
+    ------
+    PlanError
+        If a price is negative or for an unknown resource, or a tree costs less than 1.
+    """
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    prices = dict(certificate.prices)
+    for name, price in prices.items():
+        if name not in capacity:
+            raise PlanError(f"certificate prices '{name}', which {topology.name} has not")
+        if price < 0:
+            raise PlanError(f"certificate prices '{name}' at {price}, less than 0")
+    network = network_of(topology, certificate.flow)
+    free = Fraction(0)
+    cost = tree_cost(network, certificate.root, [prices.get(name, free) for name in capacity])
+    if cost < 1:
+        raise PlanError(f"certificate does not hold: a tree costs {cost}, less than 1")
+    return sum((prices[name] * capacity[name] for name in prices), free)
+
+
+def tree_cost(network: Network, root: Rank | None, prices: list[Fraction]) -> Fraction:
+    """Return what the cheapest tree costs at `prices`, one per resource."""
+    scale = lcm(*(price.denominator for price in prices))
+    weights = network.weights([int(price * scale) for price in prices])
+    return Fraction(sum(weights[arc] for arc in cheapest_tree(network, root, weights)), scale)

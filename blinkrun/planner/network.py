@@ -1,0 +1,197 @@
+"""A topology as the packing algorithms see it: arcs between ranks and what each one takes."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from blinkrun.errors import UnreachableRankError
+from blinkrun.planner.packing import Edge, Flow, Tree
+from blinkrun.topology.graph import Topology
+from blinkrun.types import Rank
+
+Column = tuple[int, ...]  # a spanning tree: its arcs, as ascending indices
+
+
+@dataclass(frozen=True, slots=True)
+class Arc:
+    """A possible tree edge; `use` counts how often it takes each resource, by index."""
+
+    parent: Rank
+    child: Rank
+    links: tuple[int, ...]
+    use: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Arcs for one flow.
+
+    Attributes
+    ----------
+    flow : Flow
+        With BOTH an arc may be walked either way, and is listed once, from the lower rank.
+    size : int
+        Number of ranks.
+    capacities : tuple of int
+        Of the topology's resources, in order.
+    arcs : tuple of Arc
+        Sorted by parent, child and links.
+    reach : tuple of tuple of (rank, arc)
+        Per rank the neighbours that a tree may grow to, by rank, the widest of parallel arcs first.
+    """
+
+    flow: Flow
+    size: int
+    capacities: tuple[int, ...]
+    arcs: tuple[Arc, ...]
+    reach: tuple[tuple[tuple[Rank, int], ...], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found: list[list[tuple[Rank, int]]] = [[] for _ in range(self.size)]
+        for index, arc in enumerate(self.arcs):
+            found[arc.parent].append((arc.child, index))
+            if self.flow is Flow.BOTH:
+                found[arc.child].append((arc.parent, index))
+        for near in found:
+            near.sort(key=lambda item: (item[0], -self._width(item[1]), item[1]))
+        object.__setattr__(self, "reach", tuple(map(tuple, found)))
+
+    def _width(self, index: int) -> float:
+        return min(self.capacities[at] / times for at, times in self.arcs[index].use)
+
+    def use(self, column: Column) -> Counter[int]:
+        """Return how often a tree takes each resource."""
+        total: Counter[int] = Counter()
+        for index in column:
+            for at, times in self.arcs[index].use:
+                total[at] += times
+        return total
+
+    def weights(self, prices: Sequence[int]) -> list[int]:
+        """Return what each arc costs at these resource prices."""
+        return [sum(prices[at] * times for at, times in arc.use) for arc in self.arcs]
+
+    def parents(self, column: Column, root: Rank) -> tuple[int, ...]:
+        """Return the parent of every rank when the tree hangs from `root`."""
+        near: list[list[Rank]] = [[] for _ in range(self.size)]
+        for index in column:
+            arc = self.arcs[index]
+            near[arc.parent].append(arc.child)
+            near[arc.child].append(arc.parent)
+        parents = [-1] * self.size
+        stack = [root]
+        while stack:
+            rank = stack.pop()
+            for other in near[rank]:
+                if other != parents[rank]:
+                    parents[other] = rank
+                    stack.append(other)
+        return tuple(parents)
+
+    def depth(self, column: Column, root: Rank) -> int:
+        """Return the hops from `root` to the farthest rank."""
+        return max(levels(self.parents(column, root)))
+
+    def centre(self, column: Column) -> Rank:
+        """Return the rank from which the tree is shallowest, the lowest of equals."""
+        return min(range(self.size), key=lambda rank: (self.depth(column, rank), rank))
+
+    def tree(self, column: Column, root: Rank) -> Tree:
+        """Return the tree with its edges leading away from `root`."""
+        parents = self.parents(column, root)
+        edges = []
+        for index in column:
+            arc = self.arcs[index]
+            down = parents[arc.child] == arc.parent
+            ends = (arc.parent, arc.child) if down else (arc.child, arc.parent)
+            edges.append(Edge(*ends, arc.links))
+        return Tree(root, tuple(sorted(edges)))
+
+
+def levels(parents: Sequence[int]) -> list[int]:
+    """Return every rank's hops from the root.
+
+    >>> levels((1, -1, 0))
+    [1, 0, 2]
+    """
+    hops = []
+    for rank in range(len(parents)):
+        at, count = rank, 0
+        while parents[at] >= 0:
+            at, count = parents[at], count + 1
+        hops.append(count)
+    return hops
+
+
+def network_of(topology: Topology, flow: Flow) -> Network:
+    """Return the arcs of `topology` for `flow`; whether they join all ranks is not checked here."""
+    index_of = {resource.name: at for at, resource in enumerate(topology.resources)}
+    between: dict[tuple[Rank, Rank], list[int]] = {}
+    for index, link in enumerate(topology.links):
+        between.setdefault((link.src, link.dst), []).append(index)
+    arcs = []
+    for parent, child in sorted(_pairs(between, flow)):
+        ways = [between[way] for way in flow.directions(parent, child)]
+        for links in product(*ways):
+            use = Counter(
+                index_of[name] for link in links for name in topology.links[link].resources
+            )
+            arcs.append(Arc(parent, child, tuple(sorted(links)), tuple(sorted(use.items()))))
+    capacities = tuple(resource.capacity for resource in topology.resources)
+    return Network(flow, topology.size, capacities, tuple(arcs))
+
+
+def _pairs(between: Iterable[tuple[Rank, Rank]], flow: Flow) -> set[tuple[Rank, Rank]]:
+    """Return the (parent, child) pairs that links allow."""
+    pairs = set(between)
+    if flow is Flow.DOWN:
+        return pairs
+    if flow is Flow.UP:
+        return {(dst, src) for src, dst in pairs}
+    return {(src, dst) for src, dst in pairs if src < dst and (dst, src) in pairs}
+
+
+def shallow_tree(network: Network, start: Rank, hub: Rank) -> Column:
+    """Return the tree that runs from `start` to `hub` and fans out from there as fast as it can.
+
+    With ``start == hub`` it is the breadth-first tree. Otherwise it is, on networks whose links
+    go both ways, the breadth-first tree of `hub` hung up at `start`.
+
+    Raises
+    ------
+    UnreachableRankError
+        If a rank cannot be reached from `start`.
+    """
+    whole = _breadth_first(network, {start: -1}, start)
+    for rank in range(network.size):
+        if rank not in whole:
+            raise UnreachableRankError(start, rank)
+    trunk = {hub: whole[hub]}
+    at = hub
+    while whole[at] >= 0:
+        arc = network.arcs[whole[at]]
+        at = arc.parent if arc.child == at else arc.child
+        trunk[at] = whole[at]
+    tree = _breadth_first(network, trunk, hub)
+    # what only the trunk leads to
+    for rank in trunk:
+        tree = _breadth_first(network, tree, rank)
+    return tuple(sorted(index for index in tree.values() if index >= 0))
+
+
+def _breadth_first(network: Network, tree: dict[Rank, int], hub: Rank) -> dict[Rank, int]:
+    """Return `tree` (arc into each rank, -1 for the root) grown from `hub` as far as it goes."""
+    grown = dict(tree)
+    seen = {hub}
+    queue = deque([hub])
+    while queue:
+        rank = queue.popleft()
+        for other, index in network.reach[rank]:
+            if other not in seen:
+                seen.add(other)
+                grown.setdefault(other, index)
+                queue.append(other)
+    return grown

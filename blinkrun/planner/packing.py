@@ -1,0 +1,138 @@
+"""Packings: spanning trees with rates, and the exact check that they fit a topology."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from blinkrun.errors import PlanError
+from blinkrun.topology.graph import Topology
+from blinkrun.types import Rank
+
+
+class Flow(StrEnum):
+    """Which way data runs along a tree, and so which links an edge takes."""
+
+    BOTH = "allreduce"  # up to the root and down again: both directions of every edge
+    DOWN = "broadcast"  # from the root: links parent -> child
+    UP = "reduce"  # to the root: links child -> parent
+
+    def directions(self, parent: Rank, child: Rank) -> tuple[tuple[Rank, Rank], ...]:
+        """Return the (src, dst) of every link that an edge takes, sorted."""
+        down, up = (parent, child), (child, parent)
+        if self is Flow.BOTH:
+            return (min(down, up), max(down, up))
+        return (down,) if self is Flow.DOWN else (up,)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edge:
+    """A tree edge and the links that it takes, as ascending indices into ``Topology.links``."""
+
+    parent: Rank
+    child: Rank
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A rooted spanning tree; `edges` lead away from the root, sorted."""
+
+    root: Rank
+    edges: tuple[Edge, ...]
+
+    def parents(self, size: int) -> tuple[int, ...]:
+        """Return the parent of every rank, -1 for the root.
+
+        >>> Tree(1, (Edge(0, 2, (5,)), Edge(1, 0, (2,)))).parents(3)
+        (1, -1, 0)
+        """
+        parent_of = {edge.child: edge.parent for edge in self.edges}
+        return tuple(parent_of.get(rank, -1) for rank in range(size))
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Trees and the rate of each, in the topology's unit.
+
+    Attributes
+    ----------
+    flow : Flow
+        What the trees are for.
+    root : Rank or None
+        The root of every tree (broadcast, reduce); None where each tree has its own (allreduce).
+    trees : tuple of Tree
+    rates : tuple of Fraction
+        One per tree, positive.
+    """
+
+    flow: Flow
+    root: Rank | None
+    trees: tuple[Tree, ...]
+    rates: tuple[Fraction, ...]
+
+    @property
+    def rate(self) -> Fraction:
+        """Sum of the trees' rates."""
+        return sum(self.rates, Fraction(0))
+
+
+def check_packing(topology: Topology, packing: Packing) -> None:
+    """Raise PlanError unless `packing` can be carried out on `topology`; exact, no tolerance.
+
+    Checked are: one positive rate per tree; every tree spans all ranks from its root; its links
+    exist and run the right way; on no resource do the rates of the trees that take it, counted as
+    often as they take it, exceed the capacity.
+    """
+    if len(packing.trees) != len(packing.rates):
+        raise PlanError(f"{len(packing.trees)} trees have {len(packing.rates)} rates")
+    if (packing.root is None) is not (packing.flow is Flow.BOTH):
+        raise PlanError(f"{packing.flow} packing has root {packing.root}")
+    load: Counter[str] = Counter()
+    for number, (tree, rate) in enumerate(zip(packing.trees, packing.rates, strict=True)):
+        where = f"{packing.flow} tree {number} at root {tree.root}"
+        if rate <= 0:
+            raise PlanError(f"{where}: rate {rate} is not positive")
+        if packing.root not in (None, tree.root):
+            raise PlanError(f"{where}: the packing's root is {packing.root}")
+        _check_spanning(topology, tree, where)
+        for edge in tree.edges:
+            _check_links(topology, packing.flow, edge, where)
+            for index in edge.links:
+                for name in topology.links[index].resources:
+                    load[name] += rate  # type: ignore[assignment]  # Counter of Fraction
+    for resource in topology.resources:
+        if load[resource.name] > resource.capacity:
+            raise PlanError(
+                f"{packing.flow}: '{resource.name}' carries {load[resource.name]} "
+                f"{topology.unit}, its capacity is {resource.capacity}"
+            )
+
+
+def _check_spanning(topology: Topology, tree: Tree, where: str) -> None:
+    reached = {tree.root}
+    waiting = list(tree.edges)
+    if not 0 <= tree.root < topology.size:
+        raise PlanError(f"{where}: there are {topology.size} ranks")
+    if len(waiting) != topology.size - 1:
+        raise PlanError(f"{where}: {len(waiting)} edges, {topology.size} ranks")
+    while waiting:
+        grown = [edge for edge in waiting if edge.parent in reached]
+        if not grown:
+            raise PlanError(f"{where}: edge {waiting[0].parent}->{waiting[0].child} hangs loose")
+        for edge in grown:
+            if edge.child in reached:
+                raise PlanError(f"{where}: rank {edge.child} has two parents")
+            reached.add(edge.child)
+        waiting = [edge for edge in waiting if edge not in grown]
+
+
+def _check_links(topology: Topology, flow: Flow, edge: Edge, where: str) -> None:
+    for index in edge.links:
+        if not 0 <= index < len(topology.links):
+            raise PlanError(f"{where}: there is no link {index}")
+    found = sorted((topology.links[index].src, topology.links[index].dst) for index in edge.links)
+    if found != list(flow.directions(edge.parent, edge.child)):
+        raise PlanError(f"{where}: edge {edge.parent}->{edge.child} takes links {found}")
