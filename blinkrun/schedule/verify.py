@@ -1,0 +1,211 @@
+"""Prove that a program does what its collective promises, under every interleaving.
+
+The program is replayed once with symbols for data and vector clocks for time. That covers every
+schedule: a flag is set in one place and only counts up, so a wait at chunk k is sure to come
+after exactly the signal of chunk k - lag, whichever way ranks run. If any two accesses to the same
+memory, one of them a write, are ordered by such certainties alone, each read finds the same value
+in every run, and the one replay speaks for all.
+
+A few chunks speak for any number. All certainties lead from a chunk to the same or a later one, and
+depend only on how far the two are apart; memory is shared only between chunks that are a
+multiple of `slot_depth` apart. So `slot_depth` + 1 chunks show every collision that there is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+from blinkrun.errors import ProgramError
+from blinkrun.schedule.ir import Part, Program, Reduce, Signal, Wait
+from blinkrun.schedule.promise import promises
+from blinkrun.schedule.verify_memory import Access, Broken, Clock, Memory, ranks_in
+from blinkrun.schedule.verify_static import Lane, Links, check_static, lanes
+from blinkrun.types import Rank
+
+
+def verify(
+    program: Program,
+    *,
+    chunks: Sequence[int] | None = None,
+    in_place: Sequence[bool] = (False, True),
+    links: Links | None = None,
+) -> None:
+    """Return if `program` is right; say what is wrong with it otherwise.
+
+    Right means, for each number of chunks and both ways of aliasing: every promised OUTPUT ends
+    with each contribution exactly once, scaled once before and finished once after; nothing else of
+    the caller's is written; no two conflicting accesses can meet; every wait ends; no rank's INPUT
+    or OUTPUT is touched once it may have left.
+
+    Parameters
+    ----------
+    program : Program
+        What to check.
+    chunks : sequence of int, optional
+        Chunks per part to replay. By default as many as can tell a difference: 1, and
+        `slot_depth` + 1 where parts are cut into chunks.
+    in_place : sequence of bool
+        Whether INPUT and OUTPUT are the same memory, see `Buffer`.
+    links : collection of (rank, rank), optional
+        Pairs (who, whose memory) that may address each other, data and flags alike; by default all.
+
+    Raises
+    ------
+    ProgramError
+        The message names rank, channel, step and chunk, and what collides or is missing.
+    """
+    check_static(program, links)
+    if chunks is None:
+        chunks = (1, program.slot_depth + 1) if program.pipelined else (1,)
+    groups: dict[Part, list[Lane]] = defaultdict(list)
+    for lane in lanes(program):
+        groups[lane.channel.part].append(lane)
+    for part, group in groups.items():
+        # Parts share neither memory nor flags (see verify_static): each can be taken by itself.
+        for num_chunks in sorted(set(chunks)):
+            for aliased in in_place:
+                _Replay(program, part, group, num_chunks, aliased).run()
+
+
+class _Replay:
+    """One symbolic run of the channels of one part."""
+
+    def __init__(
+        self, program: Program, part: Part, group: list[Lane], num_chunks: int, in_place: bool
+    ) -> None:
+        self.program = program
+        self.part = part
+        self.prologue = [lane for lane in group if lane.prologue]
+        self.lanes = [lane for lane in group if not lane.prologue]
+        self.num_chunks = num_chunks
+        self.in_place = in_place
+        self.memory = Memory(program, in_place=in_place)
+        self.clocks: list[Clock] = [[0] * max(len(self.lanes), 1) for _ in self.lanes]
+        self.signals: dict[tuple[Rank, int], list[Clock]] = defaultdict(list)
+
+    def run(self) -> None:
+        for lane in self.prologue:
+            self._run_prologue(lane)
+        self._run_channels()
+        self._check_exits()
+        self._check_promises()
+
+    def _run_prologue(self, lane: Lane) -> None:
+        before_all: Clock = [0] * max(len(self.lanes), 1)
+        for number, step in enumerate(lane.channel.steps):
+            try:
+                if isinstance(step, Reduce):
+                    self.memory.carry_out(step, 0, actor=0, clock=before_all)
+            except Broken as err:
+                self._fail(f"{lane.at(number, 0)}: {err}", err)
+
+    def _run_channels(self) -> None:
+        """Run each channel as far as it gets, again whenever a flag that it waits for moves."""
+        ready = deque(range(len(self.lanes)))
+        waiting: dict[tuple[Rank, int], list[int]] = defaultdict(list)
+        while ready:
+            number = ready.popleft()
+            blocker = self._advance(number, ready, waiting)
+            if blocker is not None:
+                waiting[blocker.rank, blocker.flag].append(number)
+        for number, lane in enumerate(self.lanes):
+            if self._time(number) < self.num_chunks * len(lane.channel.steps):
+                self._report_deadlock(number)
+
+    def _time(self, number: int) -> int:
+        return self.clocks[number][number]
+
+    def _advance(
+        self, number: int, ready: deque[int], waiting: dict[tuple[Rank, int], list[int]]
+    ) -> Wait | None:
+        """Run one channel until it ends (None) or is held by the wait that is returned."""
+        lane, clock = self.lanes[number], self.clocks[number]
+        steps = lane.channel.steps
+        while clock[number] < self.num_chunks * len(steps):
+            chunk, index = divmod(clock[number], len(steps))
+            step = steps[index]
+            if isinstance(step, Wait) and chunk >= step.lag:
+                seen = self.signals[step.rank, step.flag]
+                if len(seen) <= chunk - step.lag:
+                    return step
+                clock[:] = map(max, clock, seen[chunk - step.lag])
+            clock[number] += 1
+            if isinstance(step, Reduce):
+                self._reduce(step, chunk, number, clock)
+            elif isinstance(step, Signal):
+                self.signals[lane.rank, step.flag].append(clock.copy())
+                ready.extend(waiting.pop((lane.rank, step.flag), ()))
+        return None
+
+    def _reduce(self, step: Reduce, chunk: int, actor: int, clock: Clock) -> None:
+        try:
+            self.memory.carry_out(step, chunk, actor, clock)
+        except Broken as err:
+            meets = f" by {self._name(err.other)}; let one wait for the other" if err.other else ""
+            self._fail(f"{self._name((actor, clock[actor]))}: {err}{meets}", err)
+
+    def _name(self, access: Access) -> str:
+        lane = self.lanes[access[0]]
+        chunk, index = divmod(access[1] - 1, len(lane.channel.steps))
+        return lane.at(index, chunk)
+
+    def _fail(self, what: str, cause: Exception | None = None) -> None:
+        how = "in place" if self.in_place else "out of place"
+        raise ProgramError(
+            f"{what} ({self.program.collective.label} {how}, part [{self.part.start}, "
+            f"{self.part.stop}) in {self.num_chunks} chunks)"
+        ) from cause
+
+    def _report_deadlock(self, number: int) -> None:
+        lane = self.lanes[number]
+        chunk, index = divmod(self._time(number), len(lane.channel.steps))
+        step = lane.channel.steps[index]
+        assert isinstance(step, Wait)
+        self._fail(
+            f"{lane.at(index, chunk)}: waits for ever for flag {step.flag} of rank {step.rank} to "
+            f"reach {chunk + 1 - step.lag}; it stops at "
+            f"{len(self.signals[step.rank, step.flag])}"
+        )
+
+    def _check_exits(self) -> None:
+        ends: dict[Rank, Clock] = {}
+
+        def end(rank: Rank) -> Clock:
+            if rank not in ends:
+                own = [self.clocks[n] for n, lane in enumerate(self.lanes) if lane.rank == rank]
+                never = [0] * len(self.lanes)
+                ends[rank] = [max(times) for times in zip(never, *own, strict=True)]
+            return ends[rank]
+
+        late = self.memory.find_late_access(end)
+        if late is not None:
+            (rank, buffer, index), _, access = late
+            self._fail(
+                f"{self._name(access)}: touches {buffer.name}[{index}] of rank {rank}, which may "
+                f"have left by then; rank {rank} must wait for it before it ends"
+            )
+
+    def _check_promises(self) -> None:
+        written = {
+            dst
+            for lane in self.lanes
+            for step in lane.channel.steps
+            if isinstance(step, Reduce)
+            for dst in step.dsts
+        }
+        for output, promise in promises(self.program).items():
+            if output not in written:
+                continue  # this part of the block is another packing's
+            for chunk in range(self.num_chunks):
+                value = self.memory.held(output, chunk)
+                where = f"OUTPUT[{output.index}] of rank {output.rank}, chunk {chunk}"
+                if value is None or value.chunk != chunk or value.block != promise.block:
+                    self._fail(f"{where} ends as {value}, not as block {promise.block}")
+                elif value.contributions != promise.contributions:
+                    self._fail(
+                        f"{where} ends with {ranks_in(value.contributions)}, "
+                        f"not with {ranks_in(promise.contributions)}"
+                    )
+                elif value.final != promise.final:
+                    self._fail(f"{where} is never finished; mark the last step final")

@@ -1,0 +1,172 @@
+"""What can be said about a program without running it: names, flags, parts, privacy, links."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from blinkrun.errors import ProgramError
+from blinkrun.schedule.ir import Buffer, Channel, Operand, Part, Program, Reduce, Signal, Wait
+from blinkrun.schedule.promise import Location, location, moves_only, promises
+from blinkrun.types import Collective, Rank
+
+Links = Collection[tuple[Rank, Rank]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One channel of a rank; `number` counts the rank's channels, or prologue channels."""
+
+    rank: Rank
+    number: int
+    channel: Channel
+    prologue: bool = False
+
+    def at(self, step: int, chunk: int) -> str:
+        """Return where that step is, for messages.
+
+        >>> from blinkrun.schedule.ir import Signal
+        >>> Lane(2, 0, Channel(Part(0, 1), (Signal(0),))).at(step=0, chunk=3)
+        'rank 2, channel 0, step 0, chunk 3'
+        """
+        kind = "prologue channel" if self.prologue else "channel"
+        return f"rank {self.rank}, {kind} {self.number}, step {step}, chunk {chunk}"
+
+
+def lanes(program: Program) -> list[Lane]:
+    """Return all channels of all ranks, prologues first."""
+    prologues = [
+        Lane(rank, number, channel, prologue=True)
+        for rank, steps in enumerate(program.ranks)
+        for number, channel in enumerate(steps.prologue)
+    ]
+    channels = [
+        Lane(rank, number, channel)
+        for rank, steps in enumerate(program.ranks)
+        for number, channel in enumerate(steps.channels)
+    ]
+    return prologues + channels
+
+
+def check_static(program: Program, links: Links | None) -> None:
+    """Raise ProgramError if a step can be seen to be wrong by itself."""
+    every_lane = lanes(program)
+    for lane in every_lane:
+        for number, step in enumerate(lane.channel.steps):
+            if isinstance(step, Reduce):
+                _check_reduce(program, lane, number, step)
+            elif lane.prologue:
+                raise ProgramError(
+                    f"{lane.at(number, 0)}: a prologue runs before ranks meet, it cannot use flags"
+                )
+            for peer in _peers(lane, step):
+                if links is not None and (lane.rank, peer) not in links:
+                    raise ProgramError(
+                        f"{lane.at(number, 0)}: addresses rank {peer}, but no link "
+                        f"{lane.rank}->{peer} is given; plan over linked ranks only"
+                    )
+    _check_flags(every_lane)
+    _check_parts(program, every_lane)
+
+
+def _peers(lane: Lane, step: Wait | Signal | Reduce) -> Iterator[Rank]:
+    """Yield the other ranks that `step` addresses."""
+    match step:
+        case Wait(rank):
+            ranks = [rank]
+        case Reduce(dsts, srcs):
+            ranks = [operand.rank for operand in (*dsts, *srcs)]
+        case _:
+            ranks = []
+    yield from (rank for rank in ranks if rank != lane.rank)
+
+
+def _check_reduce(program: Program, lane: Lane, number: int, step: Reduce) -> None:
+    where = lane.at(number, 0)
+    if program.collective is Collective.BARRIER:
+        raise ProgramError(f"{where}: a barrier moves nothing")
+    if step.final and moves_only(program.collective):
+        raise ProgramError(f"{where}: {program.collective.label} has no result to finish")
+    for dst in step.dsts:
+        if dst.buffer is Buffer.INPUT:
+            raise ProgramError(f"{where}: writes INPUT of rank {dst.rank}; write OUTPUT or SCRATCH")
+    for operand in (*step.dsts, *step.srcs):
+        if lane.prologue and operand.rank != lane.rank:
+            raise ProgramError(
+                f"{where}: touches memory of rank {operand.rank} before ranks have met"
+            )
+        if not _is_given(program, operand):
+            raise ProgramError(
+                f"{where}: rank {operand.rank} gives no {operand.buffer.name} to "
+                f"{program.collective.label} with root {program.root}"
+            )
+
+
+def _is_given(program: Program, operand: Operand) -> bool:
+    """Return whether the caller on that rank passes such a buffer at all."""
+    if operand.rank == program.root:
+        return True
+    absent = {Collective.BROADCAST: Buffer.INPUT, Collective.REDUCE: Buffer.OUTPUT}
+    return operand.buffer is not absent.get(program.collective)
+
+
+def _check_flags(every_lane: list[Lane]) -> None:
+    """Each flag has one place where it is set; who waits for it counts the same chunks."""
+    parts: dict[tuple[Rank, int], Part] = {}
+    for lane in every_lane:
+        for number, step in enumerate(lane.channel.steps):
+            if isinstance(step, Signal):
+                if (lane.rank, step.flag) in parts:
+                    raise ProgramError(
+                        f"{lane.at(number, 0)}: flag {step.flag} is signalled in two places; "
+                        "give each its own"
+                    )
+                parts[lane.rank, step.flag] = lane.channel.part
+    for lane in every_lane:
+        for number, step in enumerate(lane.channel.steps):
+            if isinstance(step, Wait):
+                part = parts.get((step.rank, step.flag))
+                if part is None:
+                    raise ProgramError(
+                        f"{lane.at(number, 0)}: waits for flag {step.flag} of rank {step.rank}, "
+                        "which nothing signals"
+                    )
+                if part != lane.channel.part:
+                    raise ProgramError(
+                        f"{lane.at(number, 0)}: waits for flag {step.flag} of rank {step.rank}, "
+                        f"which counts the chunks of [{part.start}, {part.stop}), not of "
+                        f"[{lane.channel.part.start}, {lane.channel.part.stop})"
+                    )
+
+
+def _check_parts(program: Program, every_lane: list[Lane]) -> None:
+    """Parts of a block are equal or apart; a slot serves one part; OUTPUTs are fully written."""
+    used: dict[Location, set[Part]] = defaultdict(set)
+    written: dict[Operand, set[Part]] = defaultdict(set)
+    for lane in every_lane:
+        part = lane.channel.part
+        for step in lane.channel.steps:
+            if isinstance(step, Reduce):
+                for operand in (*step.dsts, *step.srcs):
+                    used[location(operand, program.collective, in_place=True)].add(part)
+                for dst in step.dsts:
+                    written[dst].add(part)
+    for (rank, buffer, index), parts in used.items():
+        ordered = sorted(parts, key=lambda part: (part.start, part.stop))
+        apart = all(a.stop <= b.start for a, b in pairwise(ordered))
+        if not apart or (buffer is Buffer.SCRATCH and len(parts) > 1):
+            ranges = ", ".join(f"[{part.start}, {part.stop})" for part in ordered)
+            raise ProgramError(
+                f"{buffer.name}[{index}] of rank {rank} is used by overlapping parts {ranges}"
+                if not apart
+                else f"slot {index} of rank {rank} is shared by parts {ranges}; give each its own"
+            )
+    for output in promises(program):
+        covered = sum(part.stop - part.start for part in written[output])
+        if covered != program.shares:
+            raise ProgramError(
+                f"OUTPUT[{output.index}] of rank {output.rank} gets {covered} of "
+                f"{program.shares} shares; some part of the block is written by no channel"
+            )
