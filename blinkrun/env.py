@@ -6,7 +6,7 @@ Layers below `communicator` never read the environment: what is parsed here is p
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from blinkrun.errors import UsageError
 from blinkrun.units import parse_size
@@ -16,6 +16,7 @@ ARENA = "BLINKRUN_ARENA_BYTES"  # address space for each rank's shared buffers
 CACHE = "BLINKRUN_CACHE_DIR"  # where plans are kept
 VERBOSE = "BLINKRUN_VERBOSE"  # say on stderr what was chosen and why
 LAUNCHED = "BLINKRUN_LAUNCHED"  # set by the launcher in every rank
+SIZE = "BLINKRUN_SIZE"  # set by the launcher: number of ranks
 BUCKET = "BLINKRUN_BUCKET_BYTES"  # size of gradient buckets
 OVERLAP = "BLINKRUN_OVERLAP"  # auto | on | off
 
@@ -50,3 +51,13 @@ def size_bytes(name: str, default: int, environ: Mapping[str, str] = os.environ)
 def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether variable `name` is set to something other than 0, off, no or false."""
     return environ.get(name, "").lower() not in ("", "0", "off", "no", "false")
+
+
+def choice(
+    name: str, options: Sequence[str], default: str, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Return which of `options` variable `name` gives, or `default`."""
+    text = environ.get(name, "") or default
+    if text not in options:
+        raise UsageError(f"{name}={text}: choose one of {', '.join(options)}")
+    return text

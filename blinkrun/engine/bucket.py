@@ -1,0 +1,248 @@
+"""Gradient buckets: where each gradient lies, and which bucket may start when.
+
+Values and a state machine, nothing else: no memory, no communication, no framework. The adapter
+owns the arena, copies gradients in and starts the collectives that `BucketProgress` releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blinkrun.errors import UsageError
+from blinkrun.types import DType
+
+ALIGN_BYTES = 64  # a cache line: slots of different gradients never share one
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSpec:
+    """What is known of a gradient before it exists."""
+
+    name: str
+    dtype: DType
+    num_elements: int
+
+    def __post_init__(self) -> None:
+        if self.num_elements < 0:
+            raise UsageError(f"gradient '{self.name}' has {self.num_elements} elements, need >= 0")
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes of its slot, a multiple of `ALIGN_BYTES`."""
+        return _round_up(self.num_elements * self.dtype.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of one gradient in its bucket; `start` counts elements."""
+
+    gradient: int
+    start: int
+    num_elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A run of gradients of one dtype that is reduced in one call.
+
+    After the slots comes one *flag* element per slot, in the same order: 1 where this rank has
+    the gradient, 0 where it has none. Reduced with the rest, it tells every rank whether any rank
+    had it, without a message of its own.
+
+    Attributes
+    ----------
+    dtype : DType
+        Type of every element, flags included.
+    slots : tuple of Slot
+        The gradients, in the order in which they are expected.
+    flags_start : int
+        Element at which the flags begin.
+    offset_bytes : int
+        Where the bucket begins in the arena.
+    """
+
+    dtype: DType
+    slots: tuple[Slot, ...]
+    flags_start: int
+    offset_bytes: int
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that the collective moves."""
+        return self.flags_start + len(self.slots)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the collective moves."""
+        return self.num_elements * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLayout:
+    """All buckets of a set of gradients, in the order in which every rank reduces them."""
+
+    buckets: tuple[Bucket, ...]
+    num_bytes: int
+    bucket_of: tuple[int, ...]
+
+
+def arena_bytes(gradients: Sequence[GradientSpec]) -> int:
+    """Return the bytes that suffice for `gradients` in any order and any bucket size.
+
+    >>> arena_bytes([GradientSpec("w", DType.FLOAT32, 17)])
+    192
+    """
+    return sum(gradient.padded_bytes + ALIGN_BYTES for gradient in gradients)
+
+
+def plan_buckets(
+    gradients: Sequence[GradientSpec], order: Sequence[int], bucket_bytes: int
+) -> BucketLayout:
+    """Return the buckets for `gradients`, filled in `order`.
+
+    Gradients of one dtype that follow each other in `order` share a bucket until the next would
+    take it past `bucket_bytes`; one that is larger has a bucket of its own. Buckets come in the
+    order in which they are full, if gradients become ready in `order`.
+
+    Parameters
+    ----------
+    gradients : sequence of GradientSpec
+        All gradients; the numbers in `order` and in the result are positions in it.
+    order : sequence of int
+        Each position once, first ready first.
+    bucket_bytes : int
+        Largest bucket, in bytes, without its flags.
+
+    Raises
+    ------
+    UsageError
+        If `order` is no permutation or `bucket_bytes` is below 1.
+
+    Examples
+    --------
+    >>> three = [GradientSpec(name, DType.FLOAT32, 32) for name in "abc"]
+    >>> layout = plan_buckets(three, order=[2, 1, 0], bucket_bytes=256)
+    >>> [[slot.gradient for slot in bucket.slots] for bucket in layout.buckets]
+    [[2, 1], [0]]
+    """
+    if bucket_bytes < 1:
+        raise UsageError(f"bucket_bytes is {bucket_bytes}, need at least 1")
+    if sorted(order) != list(range(len(gradients))):
+        raise UsageError(f"order names each of {len(gradients)} gradients once, got {list(order)}")
+    groups = _group(gradients, order, bucket_bytes)
+    buckets: list[Bucket] = []
+    bucket_of = [0] * len(gradients)
+    offset_bytes = 0
+    for members in groups:
+        bucket = _place(gradients, members, offset_bytes)
+        for member in members:
+            bucket_of[member] = len(buckets)
+        buckets.append(bucket)
+        offset_bytes += _round_up(bucket.num_bytes)
+    return BucketLayout(tuple(buckets), offset_bytes, tuple(bucket_of))
+
+
+class BucketProgress:
+    """Which gradients of a step are ready, and which buckets may be reduced now.
+
+    Every rank reduces bucket 0, 1, 2, … in this order, whatever the order of its gradients: a
+    bucket that is full waits for the ones before it. So ranks whose gradients come in different
+    orders, or not at all, still call the same collectives.
+
+    Parameters
+    ----------
+    layout : BucketLayout
+        The buckets, the same on every rank.
+    passes : int
+        Backward passes that make a gradient ready.
+    """
+
+    def __init__(self, layout: BucketLayout, passes: int = 1) -> None:
+        if passes < 1:
+            raise UsageError(f"backward_passes_per_step is {passes}, need at least 1")
+        self.layout = layout
+        self.passes = passes
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin the next step: nothing is ready, nothing released."""
+        self._passes_left = [self.passes] * len(self.layout.bucket_of)
+        self._missing = [len(bucket.slots) for bucket in self.layout.buckets]
+        self._arrived: list[int] = []
+        self.num_released = 0
+
+    @property
+    def began(self) -> bool:
+        """Whether any backward pass has reached a gradient since the last reset."""
+        return bool(self._arrived) or any(left < self.passes for left in self._passes_left)
+
+    def count_pass(self, gradient: int) -> bool:
+        """Note that a backward pass has added to `gradient`; return whether it is ready now.
+
+        Raises
+        ------
+        UsageError
+            If it has been ready before in this step.
+        """
+        left = self._passes_left[gradient]
+        if left == 0:
+            raise UsageError(
+                f"more than backward_passes_per_step={self.passes} backward passes before step()"
+            )
+        self._passes_left[gradient] = left - 1
+        return left == 1
+
+    def arrive(self, gradient: int) -> range:
+        """Note that `gradient` lies in its bucket; return the buckets that may be reduced now."""
+        self._passes_left[gradient] = 0
+        self._arrived.append(gradient)
+        self._missing[self.layout.bucket_of[gradient]] -= 1
+        first = self.num_released
+        while self.num_released < len(self._missing) and not self._missing[self.num_released]:
+            self.num_released += 1
+        return range(first, self.num_released)
+
+    def absent(self) -> tuple[int, ...]:
+        """Return the gradients that have not arrived, in the order of the buckets."""
+        arrived = set(self._arrived)
+        slots = (slot for bucket in self.layout.buckets for slot in bucket.slots)
+        return tuple(slot.gradient for slot in slots if slot.gradient not in arrived)
+
+    def order(self) -> tuple[int, ...]:
+        """Return all gradients: those that arrived in this order, then the others."""
+        return (*self._arrived, *self.absent())
+
+
+def _group(
+    gradients: Sequence[GradientSpec], order: Sequence[int], bucket_bytes: int
+) -> list[list[int]]:
+    """Split `order` into buckets, listed by when their last gradient comes."""
+    open_groups: dict[DType, tuple[list[int], int]] = {}
+    closed: list[tuple[int, list[int]]] = []
+    when = {gradient: position for position, gradient in enumerate(order)}
+    for gradient in order:
+        spec = gradients[gradient]
+        members, filled = open_groups.get(spec.dtype, ([], 0))
+        if members and filled + spec.padded_bytes > bucket_bytes:
+            closed.append((when[members[-1]], members))
+            members, filled = [], 0
+        members.append(gradient)
+        open_groups[spec.dtype] = (members, filled + spec.padded_bytes)
+    closed += [(when[members[-1]], members) for members, _ in open_groups.values()]
+    return [members for _, members in sorted(closed)]
+
+
+def _place(gradients: Sequence[GradientSpec], members: list[int], offset_bytes: int) -> Bucket:
+    """Lay `members` one after the other, each on a cache line, and the flags behind them."""
+    dtype = gradients[members[0]].dtype
+    slots: list[Slot] = []
+    start = 0
+    for member in members:
+        slots.append(Slot(member, start, gradients[member].num_elements))
+        start += gradients[member].padded_bytes // dtype.itemsize
+    return Bucket(dtype, tuple(slots), start, offset_bytes)
+
+
+def _round_up(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGN_BYTES) * ALIGN_BYTES
