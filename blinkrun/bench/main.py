@@ -1,0 +1,102 @@
+"""``blinkrun -np N bench``: what every rank runs as ``python -m blinkrun.bench.main``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blinkrun import log
+from blinkrun.bench.libraries import Blinkrun, Control, Library
+from blinkrun.bench.measure import Effort, Row, measure
+from blinkrun.bench.memory import make_memory
+from blinkrun.bench.options import Options, make_parser, parse
+from blinkrun.bench.peers import close_peers, make_peers
+from blinkrun.bench.table import (
+    as_json,
+    closing_lines,
+    header_lines,
+    parameter_lines,
+    row_line,
+)
+from blinkrun.errors import UsageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what `argv` asks for; every rank of the job must call it with the same `argv`.
+
+    Rank 0 prints the table to stdout. Returns the exit code: 0, 1 if a result was wrong, 2 if
+    `argv` cannot be carried out.
+    """
+    import blinkrun  # noqa: PLC0415  (starts MPI: not before it is needed)
+
+    blinkrun.init()
+    world = blinkrun.world()
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv, world.size)
+    except UsageError as err:
+        return _say_once(world, log.say, f"bench: {err}", code=2)
+    if options is None:
+        return _say_once(world, _print_line, make_parser().format_help().rstrip(), code=0)
+    peers = make_peers(options.against, world)
+    try:
+        return run(options, Blinkrun(world, options.buffers), peers, world)
+    finally:
+        close_peers(peers)
+
+
+def _say_once(control: Control, say: Callable[[str], None], message: str, *, code: int) -> int:
+    if control.rank == 0:
+        say(message)
+    control.barrier()  # no rank leaves before the reason is out: the launcher ends the others
+    return code
+
+
+def run(options: Options, ours: Library, peers: Sequence[Library], control: Control) -> int:
+    """Measure `ours` and `peers` over all sizes and print the table; returns the exit code."""
+    show = _print_line if control.rank == 0 else _print_nothing
+    libraries = [ours, *peers, *(make_memory() if options.memory else [])]
+    effort = Effort(calls=options.calls, warmup=options.warmup, rounds=options.rounds)
+    for line in parameter_lines(options, control.size, _refusals(options, peers, control.size)):
+        show(line)
+    for line in header_lines(options):
+        show(line)
+    rows = []
+    for size_bytes in options.sizes:
+        row = measure(options.work(size_bytes, control.size), libraries, control, effort)
+        rows.append(row)
+        show(row_line(row, options))
+    for line in closing_lines(rows):
+        show(line)
+    if control.rank == 0:
+        _write(options, rows, control.size)
+    return 1 if any(row.wrong for row in rows) else 0
+
+
+def _refusals(options: Options, peers: Sequence[Library], num_ranks: int) -> list[str]:
+    work = options.work(options.sizes[0], num_ranks)
+    reasons = [peer.refuses(work) for peer in peers]
+    return [f"{reason}: '-' there" for reason in reasons if reason is not None]
+
+
+def _write(options: Options, rows: Sequence[Row], num_ranks: int) -> None:
+    result: dict[str, Any] = as_json(rows, options, num_ranks)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.plot is not None:
+        from blinkrun.bench.plot import draw  # noqa: PLC0415  (matplotlib is an extra)
+
+        draw(result, options.plot)
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _print_nothing(line: str) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())
