@@ -72,6 +72,7 @@ class Collective(IntEnum):
     ALLGATHER = 3
     REDUCESCATTER = 4
     BARRIER = 5
+    ALLTOALL = 6
 
     @property
     def label(self) -> str:

@@ -225,13 +225,15 @@ class Program:
 
     @property
     def input_blocks(self) -> int:
-        """Blocks in INPUT: the size for reducescatter, else 1."""
-        return self.size if self.collective is Collective.REDUCESCATTER else 1
+        """Blocks in INPUT: the size for reducescatter and alltoall, else 1."""
+        split = (Collective.REDUCESCATTER, Collective.ALLTOALL)
+        return self.size if self.collective in split else 1
 
     @property
     def output_blocks(self) -> int:
-        """Blocks in OUTPUT: the size for allgather, else 1."""
-        return self.size if self.collective is Collective.ALLGATHER else 1
+        """Blocks in OUTPUT: the size for allgather and alltoall, else 1."""
+        joined = (Collective.ALLGATHER, Collective.ALLTOALL)
+        return self.size if self.collective in joined else 1
 
 
 def _check_channel(program: Program, rank: Rank, channel: Channel) -> None:

@@ -1,0 +1,474 @@
+"""Collectives on buffers, under NCCL's contract: every rank makes the same calls in the same order.
+
+Nothing is negotiated. Ranks that disagree about a call (kind, count, dtype, operation, root) all
+get a `MismatchError` that says what each one called, before anything has moved.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from blinkrun.buffers import View, is_torch, numpy_dtype, view
+from blinkrun.comm.base import ControlPlane
+from blinkrun.comm.world import World
+from blinkrun.errors import InvalidBufferError, NotInitializedError, UsageError
+from blinkrun.executors import native
+from blinkrun.executors.cpu import CpuExecutor, Request
+from blinkrun.planner.plan import Plan
+from blinkrun.types import Collective, DType, Op, Rank
+
+
+class Handle:
+    """A collective on its way, made by the ``_async`` calls.
+
+    The buffers must not be touched until `wait` has returned.
+    """
+
+    def __init__(self, communicator: Communicator, job: Any, result: Any, keep: Any) -> None:
+        self._communicator = communicator
+        self._job = job
+        self._result = result
+        self._keep = keep  # the input, alive until the job is through
+
+    def done(self) -> bool:
+        """Whether the collective is through, with or without success; does not block."""
+        return bool(self._job.done())
+
+    def wait(self) -> Any:
+        """Wait for the collective and return its result; raises what the call would have raised."""
+        try:
+            self._job.wait()
+        except native.Failure as failure:
+            self._communicator.fail(failure)
+        self._keep = None
+        return self._result
+
+
+class Communicator:
+    """Collectives among all ranks of a world.
+
+    Every method but the properties is collective: all ranks must call it, in the same order, with
+    arguments that agree. A call waits for the slowest rank, at most the timeout given to `init`;
+    then all ranks get a `CollectiveTimeoutError` that names the missing ones. Results are bitwise
+    equal on all ranks and from run to run.
+
+    Arrays are numpy arrays, torch CPU tensors, or anything with the buffer protocol or DLPack:
+    C-contiguous, of a type in `blinkrun.types.DType`. With ``out=None`` a new array is returned
+    (a torch tensor for a torch tensor, in the arena if the input is there); ``out=array`` works in
+    place. Errors in the arguments are `InvalidBufferError`s, raised before anything moves.
+    """
+
+    def __init__(
+        self, control: ControlPlane, world: World, executor: CpuExecutor, cores: int
+    ) -> None:
+        self._control = control
+        self._world = world
+        self._executor: CpuExecutor | None = executor
+        self._fast = executor.fast
+        self._cores = cores
+
+    # ---- who -----------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> Rank:
+        """The number of this rank, 0 to size - 1."""
+        return self._world.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._world.size
+
+    @property
+    def local_rank(self) -> int:
+        """Index of this rank on its host."""
+        return self._world.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this host."""
+        return self._world.local_size
+
+    @property
+    def cross_rank(self) -> int:
+        """Index of this rank's host."""
+        return self._world.cross_rank
+
+    @property
+    def cross_size(self) -> int:
+        """Number of hosts."""
+        return self._world.cross_size
+
+    @property
+    def cores(self) -> int:
+        """Cores that this rank's host offers to the job."""
+        return self._cores
+
+    @property
+    def plan(self) -> Plan:
+        """What the ranks of this host run on."""
+        return self.executor.plan
+
+    @property
+    def executor(self) -> CpuExecutor:
+        """The executor; raises NotInitializedError after shutdown."""
+        if self._executor is None:
+            raise NotInitializedError("a collective")
+        return self._executor
+
+    def describe(self) -> str:
+        """Return a few lines about ranks, plan and kernels, for people."""
+        return "\n".join(
+            (
+                f"{self.size} ranks on {self.cross_size} host, {self._cores} cores,"
+                f" {native.isa()} kernels",
+                self.plan.describe(),
+            )
+        )
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> npt.NDArray[Any]:
+        """Return an uninitialised numpy array in the arena. Not collective.
+
+        Collectives on arena arrays move no copies: peers read and write them where they are.
+        """
+        wanted = numpy_dtype(dtype)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        num_bytes = math.prod(shape) * wanted.itemsize
+        return self.empty_bytes(num_bytes).view(wanted).reshape(shape)
+
+    def empty_bytes(self, num_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return `num_bytes` of arena memory as uint8, aligned to 64 bytes. Not collective."""
+        if num_bytes < 0:
+            raise InvalidBufferError(f"cannot make {num_bytes} bytes")
+        return self.executor.empty_bytes(num_bytes)
+
+    # ---- collectives ---------------------------------------------------------------------------
+
+    def allreduce(
+        self,
+        array: Any,
+        op: Op = Op.SUM,
+        out: Any = None,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Any:
+        """Return the reduction of every rank's `array`, the same on all ranks.
+
+        Parameters
+        ----------
+        array : array of any shape
+            This rank's contribution; all ranks give the same number of elements and dtype.
+        op : Op
+            Sum, Average, Min, Max or Product.
+        out : array, optional
+            Where the result goes; `array` itself for in place.
+        prescale, postscale : float
+            Factors of every contribution and of the result.
+        """
+        if out is None:
+            out = self._like(array)
+        if prescale == 1.0 and postscale == 1.0:
+            try:
+                if self._fast(0, array, out, op, 0):
+                    return out
+            except native.Failure as failure:
+                self.fail(failure)
+        request = self._request(
+            Collective.ALLREDUCE, array, out, op=op, scales=(prescale, postscale)
+        )
+        self._run(request)
+        return out
+
+    def broadcast(self, array: Any, root: Rank = 0, out: Any = None) -> Any:
+        """Return `root`'s `array` on every rank; other ranks' arrays give shape and dtype only."""
+        if out is None:
+            out = self._like(array)
+        self._run(self._request(Collective.BROADCAST, array, out, root=root))
+        return out
+
+    def reduce(
+        self,
+        array: Any,
+        root: Rank = 0,
+        op: Op = Op.SUM,
+        out: Any = None,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Any:
+        """Return the reduction at `root` and None elsewhere; `out` counts at the root only."""
+        out = self._reduce_out(array, root, out)
+        scales = (prescale, postscale)
+        self._run(self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales))
+        return out
+
+    def allgather(self, array: Any, out: Any = None) -> Any:
+        """Return all ranks' arrays one after the other along the first axis (a scalar counts as 1).
+
+        In place: `array` is slice `rank` of `out`.
+        """
+        if out is None:
+            out = self._like(array, rows=self.size, per=1)
+        self._run(self._request(Collective.ALLGATHER, array, out))
+        return out
+
+    def reducescatter(
+        self,
+        array: Any,
+        op: Op = Op.SUM,
+        out: Any = None,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Any:
+        """Return slice `rank` of the reduction; the first axis must be a multiple of the size.
+
+        In place: `out` is slice `rank` of `array`.
+        """
+        if out is None:
+            out = self._like(array, rows=1, per=self.size)
+        scales = (prescale, postscale)
+        self._run(self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales))
+        return out
+
+    def alltoall(self, array: Any, out: Any = None) -> Any:
+        """Send slice i of `array` (along the first axis) to rank i; return what came, by rank."""
+        if out is None:
+            out = self._like(array, rows=1, per=1)
+        self._run(self._request(Collective.ALLTOALL, array, out))
+        return out
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self._run(self._barrier_request())
+
+    def allreduce_async(
+        self,
+        array: Any,
+        op: Op = Op.SUM,
+        out: Any = None,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle:
+        """Start `allreduce` on the helper thread; `Handle.wait` returns its result."""
+        out = self._like(array) if out is None else out
+        scales = (prescale, postscale)
+        return self._submit(
+            self._request(Collective.ALLREDUCE, array, out, op=op, scales=scales), array, out
+        )
+
+    def broadcast_async(self, array: Any, root: Rank = 0, out: Any = None) -> Handle:
+        """Start `broadcast` on the helper thread; `Handle.wait` returns its result."""
+        out = self._like(array) if out is None else out
+        return self._submit(self._request(Collective.BROADCAST, array, out, root=root), array, out)
+
+    def reduce_async(
+        self,
+        array: Any,
+        root: Rank = 0,
+        op: Op = Op.SUM,
+        out: Any = None,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle:
+        """Start `reduce` on the helper thread; `Handle.wait` returns its result."""
+        out = self._reduce_out(array, root, out)
+        scales = (prescale, postscale)
+        request = self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales)
+        return self._submit(request, array, out)
+
+    def allgather_async(self, array: Any, out: Any = None) -> Handle:
+        """Start `allgather` on the helper thread; `Handle.wait` returns its result."""
+        out = self._like(array, rows=self.size, per=1) if out is None else out
+        return self._submit(self._request(Collective.ALLGATHER, array, out), array, out)
+
+    def reducescatter_async(
+        self,
+        array: Any,
+        op: Op = Op.SUM,
+        out: Any = None,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle:
+        """Start `reducescatter` on the helper thread; `Handle.wait` returns its result."""
+        out = self._like(array, rows=1, per=self.size) if out is None else out
+        scales = (prescale, postscale)
+        request = self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales)
+        return self._submit(request, array, out)
+
+    def alltoall_async(self, array: Any, out: Any = None) -> Handle:
+        """Start `alltoall` on the helper thread; `Handle.wait` returns its result."""
+        out = self._like(array, rows=1, per=1) if out is None else out
+        return self._submit(self._request(Collective.ALLTOALL, array, out), array, out)
+
+    def barrier_async(self) -> Handle:
+        """Start `barrier` on the helper thread."""
+        return self._submit(self._barrier_request(), None, None)
+
+    # ---- objects -------------------------------------------------------------------------------
+
+    def broadcast_object(self, item: Any, root: Rank = 0) -> Any:
+        """Return `root`'s `item`, pickled through MPI; for small things."""
+        self._check_root(root)
+        self.barrier()  # with its deadline and checks: MPI alone would wait for ever
+        return self._control.broadcast(item, root)
+
+    def allgather_object(self, item: Any) -> list[Any]:
+        """Return every rank's `item`, pickled through MPI; for small things."""
+        self.barrier()
+        return self._control.allgather(item)
+
+    # ---- inside --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no further part; queued calls are finished first. Not collective."""
+        executor, self._executor = self._executor, None
+        self._fast = _closed
+        if executor is not None:
+            executor.group.close()
+            executor.group.leave()
+
+    def fail(self, failure: Exception) -> NoReturn:
+        """Raise our exception for a failure of the core."""
+        timeout_s = self._executor.timeout_s if self._executor else 0.0
+        raise native.translate(failure, timeout_s) from None
+
+    def _run(self, request: Request) -> None:
+        try:
+            self.executor.run(request)
+        except native.Failure as failure:
+            self.fail(failure)
+
+    def _submit(self, request: Request, array: Any, out: Any) -> Handle:
+        return Handle(self, self.executor.submit(request), out, (array, out))
+
+    def _barrier_request(self) -> Request:
+        return Request(Collective.BARRIER, DType.UINT8, Op.SUM, 0, 0, 0, 0, 1.0, 1.0)
+
+    def _reduce_out(self, array: Any, root: Rank, out: Any) -> Any:
+        if root != self.rank:
+            return None
+        return self._like(array) if out is None else out
+
+    def _request(  # noqa: PLR0913
+        self,
+        collective: Collective,
+        array: Any,
+        out: Any,
+        *,
+        op: Op = Op.SUM,
+        root: Rank = 0,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Request:
+        """Return the checked call; `out` is None where this rank takes no result."""
+        executor = self.executor
+        name = collective.label
+        self._check_root(root)
+        given = view(array, f"{name}: array")
+        taken = None if out is None else view(out, f"{name}: out")
+        op = _check_op(name, op, given.dtype, scales)
+        count = self._check_counts(collective, given, taken)
+        if taken is not None:
+            _check_output(name, given, taken)
+            if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
+                given = view(_copy(array), name)
+        del executor
+        return Request(
+            collective,
+            given.dtype,
+            op,
+            root,
+            given.pointer,
+            0 if taken is None else taken.pointer,
+            count,
+            float(scales[0]),
+            float(scales[1]),
+        )
+
+    def _check_root(self, root: Rank) -> None:
+        if not 0 <= root < self.size:
+            raise UsageError(f"root {root} is none of the ranks 0 to {self.size - 1}")
+
+    def _check_counts(self, collective: Collective, given: View, taken: View | None) -> int:
+        """Return the elements of a block, or raise if the buffers do not fit together."""
+        divided = collective in (Collective.REDUCESCATTER, Collective.ALLTOALL)
+        if divided and given.count % self.size:
+            raise InvalidBufferError(
+                f"{collective.label}: array has {given.count} elements, no multiple of the"
+                f" {self.size} ranks"
+            )
+        count = given.count // self.size if divided else given.count
+        gathered = collective in (Collective.ALLGATHER, Collective.ALLTOALL)
+        expected = count * self.size if gathered else count
+        if taken is not None and taken.count != expected:
+            raise InvalidBufferError(
+                f"{collective.label}: out has {taken.count} elements, needs {expected}"
+            )
+        return count
+
+    def _like(self, array: Any, rows: int = 1, per: int = 1) -> Any:
+        """Return a new array like `array` with its first axis times `rows`, divided by `per`."""
+        given = view(array, "array")
+        shape = given.shape or (1,)
+        if rows == per == 1:
+            shape = given.shape
+        elif shape[0] % per:
+            raise InvalidBufferError(
+                f"array has {shape[0]} rows, no multiple of the {per} ranks; give out="
+            )
+        else:
+            shape = (shape[0] * rows // per, *shape[1:])
+        if is_torch(array):
+            return array.new_empty(shape)
+        dtype = given.owner.dtype
+        if given.count and self.executor.contains(given.pointer):
+            return self.empty(shape, dtype)
+        return np.empty(shape, dtype)
+
+
+def _closed(*_: Any) -> bool:
+    raise NotInitializedError("a collective")
+
+
+def _copy(array: Any) -> Any:
+    return array.clone() if is_torch(array) else np.array(array, copy=True)
+
+
+def _check_op(name: str, op: Op, dtype: DType, scales: tuple[float, float]) -> Op:
+    try:
+        op = Op(op)
+    except ValueError:
+        raise UsageError(
+            f"{name}: {op!r} is no operation; use blinkrun.Sum, Average, Min, …"
+        ) from None
+    if dtype is DType.BOOL and (op is Op.AVERAGE or scales != (1.0, 1.0)):
+        raise InvalidBufferError(f"{name}: bool has no averages or scales; convert it to a number")
+    return op
+
+
+def _check_output(name: str, given: View, taken: View) -> None:
+    if not taken.writable:
+        raise InvalidBufferError(f"{name}: out is read-only")
+    if taken.dtype is not given.dtype:
+        raise InvalidBufferError(
+            f"{name}: array is {given.dtype.label}, out is {taken.dtype.label}; they must agree"
+        )
+    small, large = sorted((given, taken), key=lambda v: v.nbytes)
+    apart = small.pointer >= large.pointer + large.nbytes or (
+        large.pointer >= small.pointer + small.nbytes
+    )
+    if apart or small.nbytes == 0:
+        return
+    offset = small.pointer - large.pointer
+    if offset < 0 or offset % small.nbytes or offset + small.nbytes > large.nbytes:
+        raise InvalidBufferError(f"{name}: array and out overlap without being the same memory")

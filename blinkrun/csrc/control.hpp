@@ -1,0 +1,94 @@
+// The control block that all ranks of a host share: who has entered which call, flags, waits.
+//
+// One writer per field: a rank writes its own RankControl and its own flags; others read. The
+// exceptions are `bell` (rung by whoever wakes the rank) and the abort record (first one wins).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "types.hpp"
+
+namespace blinkrun {
+
+constexpr uint32_t kMagic = 0x626c6e6b;  // "blnk"
+constexpr uint32_t kLayout = 1;
+constexpr size_t kFlagsPerRank = 2048;
+constexpr size_t kAbortText = 1024;
+
+// What a rank calls. Everything but the addresses must agree on all ranks.
+struct CallDesc {
+  uint64_t count;       // elements of a block
+  uint64_t input;       // offsets in the rank's arena; kPrivate: ordinary memory
+  uint64_t output;
+  uint64_t scales;      // hash of pre- and postscale
+  int32_t root;
+  uint8_t collective;
+  uint8_t dtype;
+  uint8_t op;
+  uint8_t unused;
+};
+static_assert(sizeof(CallDesc) == 40, "a call and its number fill one cache line");
+
+constexpr uint64_t kPrivate = ~uint64_t(0);
+
+struct alignas(kCacheLine) PostLine {
+  std::atomic<uint64_t> seq;  // number of the call that `desc` describes
+  CallDesc desc;
+};
+static_assert(sizeof(PostLine) == kCacheLine, "one transfer tells a peer everything");
+
+enum class RankState : uint32_t { kJoining, kActive, kLeft };
+enum class AbortKind : uint32_t { kNone, kAborted, kTimeout, kPeerLeft };
+
+struct alignas(kCacheLine) RankControl {
+  PostLine post[2];  // by parity of the call: a slow peer may still read the last one
+  alignas(kCacheLine) std::atomic<uint32_t> bell;
+  alignas(kCacheLine) std::atomic<uint64_t> waiting_for;  // bit p % 64: asleep, wake on p's signal
+  alignas(kCacheLine) std::atomic<uint32_t> state;
+  int32_t pid;
+  uint64_t pid_namespace;
+};
+
+struct alignas(kCacheLine) Flag {
+  std::atomic<uint64_t> value;  // call << 32 | chunks done
+};
+
+struct AbortRecord {
+  std::atomic<uint32_t> claimed;
+  std::atomic<uint32_t> kind;  // written last: the rest is valid when it is not kNone
+  int32_t rank;                // who aborted
+  int32_t about;               // rank that is missing or gone, else -1
+  char text[kAbortText];
+};
+
+struct ControlHeader {
+  uint32_t magic;
+  uint32_t layout;
+  uint32_t size;
+  uint32_t unused;
+  alignas(kCacheLine) std::atomic<uint32_t> sleepers;
+  alignas(kCacheLine) AbortRecord abort;
+};
+
+// Addresses within the mapped block.
+struct Control {
+  ControlHeader* header = nullptr;
+  RankControl* ranks = nullptr;
+  Flag* flags = nullptr;
+
+  static size_t bytes(size_t size) {
+    return sizeof(ControlHeader) + size * (sizeof(RankControl) + kFlagsPerRank * sizeof(Flag));
+  }
+  static Control at(void* base, size_t size) {
+    Control c;
+    c.header = static_cast<ControlHeader*>(base);
+    c.ranks = reinterpret_cast<RankControl*>(c.header + 1);
+    c.flags = reinterpret_cast<Flag*>(c.ranks + size);
+    return c;
+  }
+  Flag& flag(size_t rank, size_t index) const { return flags[rank * kFlagsPerRank + index]; }
+};
+
+}  // namespace blinkrun

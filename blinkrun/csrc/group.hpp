@@ -1,0 +1,97 @@
+// The ranks of one host, seen from one of them: enters calls together and runs their programs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "control.hpp"
+#include "kernels.hpp"
+#include "program.hpp"
+#include "waiting.hpp"
+
+namespace blinkrun {
+
+// One collective call of this rank.
+struct Call {
+  Collective collective;
+  DType dtype;
+  Op op;
+  int32_t root;
+  const void* input;   // null where the rank gives none
+  void* output;        // null where the rank takes none
+  uint64_t count;      // elements of a block: of the smaller of input and output
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+enum class Variant { kEager, kDirect, kStaged };
+
+struct GroupConfig {
+  uint32_t rank;
+  uint32_t size;
+  std::vector<int32_t> names;  // of the ranks, for messages
+  double timeout_s;
+  WaitConfig wait;
+  size_t chunk_bytes;  // largest chunk of a pipelined program
+  uint64_t eager_bytes;  // largest block that an eager program takes
+};
+
+class Group {
+ public:
+  Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas);
+
+  // Add a program of this rank. Programs must be there on all ranks before the call that uses
+  // them; `covers` says whether they are.
+  void load(Program program);
+  bool covers(Collective collective, int32_t root) const;
+
+  // Run a call to its end. `on_block` is called at most once, before the first long wait or the
+  // first large move. Throws Failure.
+  void run(const Call& call, const std::function<void()>& on_block, bool may_spin);
+
+  void leave();                           // this rank takes no further part
+  void abort(const std::string& text);    // end every rank's waits with an error
+  bool aborted() const { return waiter_.aborted(); }
+  int32_t first_gone() const;             // a rank that has left or died, else -1
+  bool all_left() const;
+  void set_timeout(double seconds) { waiter_.set_timeout(seconds); }
+  void set_chunk_bytes(size_t bytes) { config_.chunk_bytes = bytes; }
+  void set_eager_bytes(uint64_t bytes) { config_.eager_bytes = bytes; }
+
+  Mapping& arena() { return arenas_[config_.rank]; }
+  Heap& heap() { return heap_; }
+  uint64_t calls() const { return seq_; }
+  uint32_t rank() const { return config_.rank; }
+  uint32_t size() const { return config_.size; }
+  const WaitConfig& wait_config() const { return config_.wait; }
+
+ private:
+  friend class CallPolicy;
+
+  const Program* find(Collective collective, int32_t root, Variant variant) const;
+  uint64_t offset_of(const void* p) const;
+  void post(const Call& call);
+  void enter(const Call& call, const std::function<void()>& on_block, bool may_spin);
+  bool all_posted() const;
+  void check_agreement(const Call& call) const;
+  bool all_in_arena(const Call& call) const;
+  std::string describe(const CallDesc& desc) const;
+  std::string call_text(const Call& call) const;
+
+  GroupConfig config_;
+  Mapping control_memory_;
+  std::vector<Mapping> arenas_;
+  Control control_;
+  Heap heap_;
+  Waiter waiter_;
+  ReduceFn reduce_;
+  std::vector<Program> programs_;
+  uint64_t seq_ = 0;
+  std::mutex run_mutex_;
+};
+
+}  // namespace blinkrun

@@ -1,0 +1,81 @@
+// The control flow of a program: channels that advance as far as their waits allow, in turns.
+//
+// The policy says what the steps mean on a device:
+//   bool ready(const Step& wait, uint64_t chunk)       may the wait pass?
+//   void reduce(const Step&, const Range&, chunk)      move one chunk
+//   void signal(const Step&, uint64_t chunk)           publish it
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program.hpp"
+
+namespace blinkrun {
+
+// The elements that a channel covers, and how they are cut.
+struct Range {
+  uint64_t lo, hi, chunk_elements;
+  uint64_t num_chunks() const { return (hi - lo + chunk_elements - 1) / chunk_elements; }
+};
+
+struct ChannelState {
+  const Channel* channel;
+  Range range;
+  uint64_t chunk;
+  uint64_t num_chunks;
+  uint32_t step;
+  bool done() const { return chunk == num_chunks; }
+};
+
+template <class Policy> class Interpreter {
+ public:
+  Interpreter(const Program& program, Policy& policy) : program_(program), policy_(policy) {}
+
+  // Advance until a wait holds the channel or one chunk is through; true if anything was done.
+  bool advance(ChannelState& state) {
+    bool moved = false;
+    const Step* steps = program_.steps.data() + state.channel->first_step;
+    while (state.step < state.channel->num_steps) {
+      const Step& step = steps[state.step];
+      if (step.kind == StepKind::kWait) {
+        if (!policy_.ready(step, state.chunk)) return moved;
+      } else if (step.kind == StepKind::kReduce) {
+        policy_.reduce(step, state.range, state.chunk);
+      } else {
+        policy_.signal(step, state.chunk);
+      }
+      ++state.step;
+      moved = true;
+    }
+    state.step = 0;
+    ++state.chunk;
+    return true;
+  }
+
+  // One turn over all channels. Returns whether any moved; drops those that are through.
+  bool turn(std::vector<ChannelState>& states) {
+    bool moved = false;
+    for (size_t i = 0; i < states.size();) {
+      if (!states[i].done()) moved |= advance(states[i]);
+      if (states[i].done()) {
+        states.erase(states.begin() + long(i));
+        moved = true;
+      } else {
+        ++i;
+      }
+    }
+    return moved;
+  }
+
+  // The wait that holds a channel (it must be held by one).
+  const Step& held_by(const ChannelState& state) const {
+    return program_.steps[state.channel->first_step + state.step];
+  }
+
+ private:
+  const Program& program_;
+  Policy& policy_;
+};
+
+}  // namespace blinkrun

@@ -1,0 +1,145 @@
+// A rank's program, decoded from the words that blinkrun/schedule/encode.py writes, and the
+// arithmetic from shares to elements of blinkrun/schedule/chunking.py.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "types.hpp"
+
+namespace blinkrun {
+
+enum class Buffer : int32_t { kInput, kOutput, kScratch };
+enum class StepKind : int32_t { kWait, kSignal, kReduce };
+
+struct Operand {
+  int32_t rank;
+  Buffer buffer;
+  int32_t index;
+};
+
+struct Step {
+  StepKind kind;
+  int32_t rank = 0;   // wait: whose flag
+  int32_t flag = 0;   // wait, signal
+  int32_t lag = 0;    // wait
+  bool final = false; // reduce
+  uint32_t first = 0; // reduce: operands [first, first + num_dsts + num_srcs) of the program
+  uint32_t num_dsts = 0;
+  uint32_t num_srcs = 0;
+};
+
+struct Channel {
+  uint32_t start, stop;  // shares
+  uint32_t first_step, num_steps;
+};
+
+struct Program {
+  Collective collective;
+  int32_t root;
+  bool direct;
+  uint32_t shares, size, slots, slot_depth;
+  bool eager, pipelined;
+  uint32_t flags;
+  std::vector<Channel> prologue, channels;
+  std::vector<Step> steps;
+  std::vector<Operand> operands;
+  uint32_t max_operands = 0;  // of one reduce
+};
+
+class WordReader {
+ public:
+  WordReader(const int32_t* words, size_t size) : at_(words), end_(words + size) {}
+  int32_t next() {
+    if (at_ == end_) throw std::invalid_argument("program ends in the middle of a step");
+    return *at_++;
+  }
+  uint32_t count() {
+    const int32_t word = next();
+    if (word < 0) throw std::invalid_argument("program has a negative count");
+    return uint32_t(word);
+  }
+  bool done() const { return at_ == end_; }
+
+ private:
+  const int32_t* at_;
+  const int32_t* end_;
+};
+
+inline void decode_reduce(Program& program, WordReader& in, Step& step) {
+  step.final = in.next() != 0;
+  step.num_dsts = in.count();
+  step.num_srcs = in.count();
+  step.first = uint32_t(program.operands.size());
+  for (uint32_t i = 0; i < step.num_dsts + step.num_srcs; ++i) {
+    Operand operand{};
+    operand.rank = in.next();
+    operand.buffer = Buffer(in.next());
+    operand.index = in.next();
+    if (uint32_t(operand.rank) >= program.size || uint32_t(operand.buffer) > 2)
+      throw std::invalid_argument("program addresses a rank or buffer that does not exist");
+    program.operands.push_back(operand);
+  }
+  program.max_operands = std::max(program.max_operands, step.num_dsts + step.num_srcs);
+}
+
+inline Step decode_step(Program& program, WordReader& in) {
+  Step step{};
+  const int32_t kind = in.next();
+  if (kind < 0 || kind > 2) throw std::invalid_argument("program has an unknown step");
+  step.kind = StepKind(kind);
+  if (step.kind == StepKind::kReduce) {
+    decode_reduce(program, in, step);
+    return step;
+  }
+  if (step.kind == StepKind::kWait) step.rank = in.next();
+  step.flag = in.next();
+  if (step.kind == StepKind::kWait) step.lag = in.next();
+  if (uint32_t(step.rank) >= program.size || uint32_t(step.flag) >= program.flags)
+    throw std::invalid_argument("program waits for a flag that does not exist");
+  return step;
+}
+
+inline Channel decode_channel(Program& program, WordReader& in) {
+  Channel channel{};
+  channel.start = in.count();
+  channel.stop = in.count();
+  channel.num_steps = in.count();
+  channel.first_step = uint32_t(program.steps.size());
+  for (uint32_t i = 0; i < channel.num_steps; ++i) program.steps.push_back(decode_step(program, in));
+  return channel;
+}
+
+inline Program decode_program(const int32_t* words, size_t size) {
+  WordReader in(words, size);
+  Program program{};
+  if (in.next() != 1) throw std::invalid_argument("program is of another version of blinkrun");
+  program.collective = Collective(in.next());
+  program.root = in.next();
+  program.direct = in.next() == 0;
+  program.shares = in.count();
+  program.size = in.count();
+  program.slots = in.count();
+  program.slot_depth = in.count();
+  program.eager = in.next() != 0;
+  program.pipelined = in.next() != 0;
+  program.flags = in.count();
+  const uint32_t num_prologue = in.count(), num_channels = in.count();
+  for (uint32_t i = 0; i < num_prologue; ++i) program.prologue.push_back(decode_channel(program, in));
+  for (uint32_t i = 0; i < num_channels; ++i) program.channels.push_back(decode_channel(program, in));
+  if (!in.done()) throw std::invalid_argument("program has words after its end");
+  return program;
+}
+
+// Element where share `share` of a block begins: whole cache lines, except the end.
+inline uint64_t boundary(uint64_t share, uint64_t shares, uint64_t count, uint64_t item_bytes) {
+  if (share == shares) return count;
+  const uint64_t align = kCacheLine / item_bytes;
+  const uint64_t element = uint64_t((unsigned __int128)count * share / shares);
+  return element / align * align;
+}
+
+}  // namespace blinkrun

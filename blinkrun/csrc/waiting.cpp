@@ -1,0 +1,139 @@
+#include "waiting.hpp"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+namespace blinkrun {
+
+void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+uint64_t now_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return uint64_t(t.tv_sec) * 1'000'000'000u + uint64_t(t.tv_nsec);
+}
+
+uint64_t pid_namespace() {
+  struct stat st{};
+  return stat("/proc/self/ns/pid", &st) == 0 ? uint64_t(st.st_ino) : 0;
+}
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns) {
+  timespec t{time_t(timeout_ns / 1'000'000'000u), long(timeout_ns % 1'000'000'000u)};
+  // Interrupted, woken, changed or timed out: the caller looks again in every case.
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &t, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
+}
+
+Waiter::Waiter(Control control, uint32_t rank, std::vector<int32_t> names, double timeout_s)
+    : control_(control), rank_(rank), names_(std::move(names)),
+      timeout_ns_(uint64_t(timeout_s * 1e9)), pid_namespace_(pid_namespace()),
+      pidfds_(names_.size(), -1) {}
+
+Waiter::~Waiter() {
+  for (int fd : pidfds_)
+    if (fd >= 0) close(fd);
+}
+
+void Waiter::yield() { sched_yield(); }
+
+void Waiter::wake_sleepers() {
+  const uint64_t bit = uint64_t(1) << (rank_ % 64);
+  for (uint32_t r = 0; r < control_.header->size; ++r) {
+    RankControl& peer = control_.ranks[r];
+    if (!(peer.waiting_for.load(std::memory_order_seq_cst) & bit)) continue;
+    peer.bell.fetch_add(1, std::memory_order_release);
+    futex_wake(peer.bell);
+  }
+}
+
+void Waiter::wake_all() {
+  for (uint32_t r = 0; r < control_.header->size; ++r) {
+    control_.ranks[r].bell.fetch_add(1, std::memory_order_release);
+    futex_wake(control_.ranks[r].bell);
+  }
+}
+
+bool Waiter::is_gone(uint32_t rank) {
+  const RankControl& peer = control_.ranks[rank];
+  const auto state = RankState(peer.state.load(std::memory_order_acquire));
+  if (state == RankState::kLeft) return true;
+  if (state == RankState::kJoining || peer.pid_namespace != pid_namespace_) return false;
+  int& fd = pidfds_[rank];
+  if (fd == -1) {
+    fd = int(syscall(SYS_pidfd_open, peer.pid, 0));
+    if (fd < 0) {
+      const bool dead = errno == ESRCH;
+      fd = dead ? -1 : -2;
+      return dead;
+    }
+  }
+  if (fd == -2) return kill(peer.pid, 0) != 0 && errno == ESRCH;
+  pollfd p{fd, POLLIN, 0};
+  return poll(&p, 1, 0) == 1;
+}
+
+void Waiter::abort(AbortKind kind, int32_t about, const std::string& text) {
+  AbortRecord& record = control_.header->abort;
+  uint32_t free = 0;
+  if (record.claimed.compare_exchange_strong(free, 1)) {
+    record.rank = names_[rank_];
+    record.about = about;
+    std::snprintf(record.text, sizeof record.text, "%s", text.c_str());
+    record.kind.store(uint32_t(kind), std::memory_order_release);
+  }
+  wake_all();
+}
+
+void Waiter::throw_aborted() const {
+  const AbortRecord& record = control_.header->abort;
+  const auto kind = AbortKind(record.kind.load(std::memory_order_acquire));
+  Failure failure{Failure::Kind::kAborted, record.text, {record.rank}};
+  if (kind == AbortKind::kTimeout) failure.kind = Failure::Kind::kTimeout;
+  if (kind == AbortKind::kPeerLeft) failure.kind = Failure::Kind::kPeerLeft;
+  if (kind != AbortKind::kAborted) failure.ranks = {record.about};
+  throw failure;
+}
+
+void Waiter::fail_gone(uint32_t rank, const std::string& what) {
+  const bool left = control_.ranks[rank].state.load(std::memory_order_acquire) ==
+                    uint32_t(RankState::kLeft);
+  const std::string text = "rank " + std::to_string(names_[rank]) +
+                           (left ? " has left the job" : " has died") + " while rank " +
+                           std::to_string(names_[rank_]) + " waits for it in " + what;
+  abort(AbortKind::kPeerLeft, names_[rank], text);
+  throw_aborted();
+}
+
+void Waiter::fail_late(const std::vector<uint32_t>& ranks, const std::string& what) {
+  std::string who;
+  for (uint32_t rank : ranks)
+    who += (who.empty() ? "" : ", ") + std::to_string(names_[rank]);
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g", double(timeout_ns_) / 1e9);
+  const std::string text = "rank " + std::to_string(names_[rank_]) + " waited " + seconds +
+                           " s in " + what + " for rank" + (ranks.size() > 1 ? "s " : " ") + who +
+                           "; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are only slow";
+  abort(AbortKind::kTimeout, ranks.empty() ? -1 : names_[ranks[0]], text);
+  throw_aborted();
+}
+
+}  // namespace blinkrun

@@ -1,0 +1,114 @@
+// Waiting for other ranks: spin, yield, sleep on a futex; never for ever, never for the dead.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control.hpp"
+
+namespace blinkrun {
+
+// Why a call ended without a result. Becomes a Python exception in module.cpp.
+struct Failure {
+  enum class Kind { kMismatch, kTimeout, kPeerLeft, kAborted, kInvalid };
+  Kind kind;
+  std::string text;
+  std::vector<int> ranks;
+};
+
+struct WaitConfig {
+  uint32_t spins;      // looks before yielding; 0 where ranks outnumber cores
+  uint64_t yield_ns;   // yielding before sleeping
+};
+
+void cpu_relax();
+uint64_t now_ns();
+uint64_t pid_namespace();
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns);
+void futex_wake(std::atomic<uint32_t>& word);
+
+class Waiter {
+ public:
+  Waiter(Control control, uint32_t rank, std::vector<int32_t> names, double timeout_s);
+  ~Waiter();
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  void set_timeout(double seconds) { timeout_ns_ = uint64_t(seconds * 1e9); }
+  bool aborted() const {
+    return control_.header->abort.kind.load(std::memory_order_acquire) != 0;
+  }
+  [[noreturn]] void throw_aborted() const;
+  // Record the failure for all ranks (the first one wins) and wake them.
+  void abort(AbortKind kind, int32_t about, const std::string& text);
+  // Wake the ranks that sleep until this one signals.
+  void wake() {
+    if (control_.header->sleepers.load(std::memory_order_seq_cst) != 0) wake_sleepers();
+  }
+  void wake_all();
+  bool is_gone(uint32_t rank);
+  int32_t name(uint32_t rank) const { return names_[rank]; }
+
+  // Wait until `progress()` (which may do work) is true. `ready()` only looks; `missing()` lists
+  // the ranks waited for; `what` says what for. Throws Failure.
+  template <class Progress, class Ready, class Missing, class What>
+  void wait(const WaitConfig& config, Progress progress, Ready ready, Missing missing, What what) {
+    for (uint32_t i = 0; i < config.spins; ++i) {
+      if (progress()) return;
+      cpu_relax();
+    }
+    const uint64_t start = now_ns();
+    do {
+      if (progress()) return;
+      if (aborted()) throw_aborted();
+      yield();
+    } while (now_ns() - start < config.yield_ns);
+    for (;;) {
+      if (progress()) return;
+      const std::vector<uint32_t> ranks = missing();
+      sleep(ranks, ready);
+      if (progress()) return;
+      if (aborted()) throw_aborted();
+      check(ranks, ready, start, what);
+    }
+  }
+
+ private:
+  template <class Ready> void sleep(const std::vector<uint32_t>& ranks, Ready ready) {
+    RankControl& me = control_.ranks[rank_];
+    const uint32_t bell = me.bell.load(std::memory_order_acquire);
+    uint64_t mask = 0;
+    for (uint32_t rank : ranks) mask |= uint64_t(1) << (rank % 64);
+    me.waiting_for.store(mask, std::memory_order_seq_cst);
+    control_.header->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!ready() && !aborted()) futex_wait(me.bell, bell, kLook);
+    control_.header->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    me.waiting_for.store(0, std::memory_order_seq_cst);
+  }
+
+  template <class Ready, class What>
+  void check(const std::vector<uint32_t>& ranks, Ready ready, uint64_t start, What what) {
+    for (uint32_t rank : ranks)
+      if (is_gone(rank) && !ready()) fail_gone(rank, what());
+    if (now_ns() - start > timeout_ns_ && !ready()) fail_late(ranks, what());
+  }
+
+  static constexpr uint64_t kLook = 50'000'000;  // look for the dead and the late 20 times a second
+
+  void yield();
+  void wake_sleepers();
+  [[noreturn]] void fail_gone(uint32_t rank, const std::string& what);
+  [[noreturn]] void fail_late(const std::vector<uint32_t>& ranks, const std::string& what);
+
+  Control control_;
+  uint32_t rank_;
+  std::vector<int32_t> names_;
+  uint64_t timeout_ns_;
+  uint64_t pid_namespace_;
+  std::vector<int> pidfds_;  // -1: not opened yet, -2: cannot be
+};
+
+}  // namespace blinkrun

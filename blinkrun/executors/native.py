@@ -1,0 +1,70 @@
+"""The compiled core: the one file that imports it, and the one where its errors become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from blinkrun import _core
+from blinkrun.errors import (
+    AbortedError,
+    BlinkrunError,
+    CollectiveTimeoutError,
+    InternalError,
+    MismatchError,
+    PeerLeftError,
+)
+from blinkrun.types import DType
+
+Failure = _core.Failure
+Group = _core.Group
+Job = _core.Job
+control_bytes: Callable[[int], int] = _core.control_bytes
+format_control: Callable[[int, int], None] = _core.format_control
+ARENA_RESERVED: int = _core.ARENA_RESERVED
+EAGER_AREA: int = _core.EAGER_AREA
+
+# numpy type -> DType; bfloat16 is added by `register_bfloat16`.
+NUMPY_DTYPES: dict[np.dtype[Any], DType] = {
+    np.dtype(np.uint8): DType.UINT8,
+    np.dtype(np.int8): DType.INT8,
+    np.dtype(np.int32): DType.INT32,
+    np.dtype(np.int64): DType.INT64,
+    np.dtype(np.float16): DType.FLOAT16,
+    np.dtype(np.float32): DType.FLOAT32,
+    np.dtype(np.float64): DType.FLOAT64,
+    np.dtype(np.bool_): DType.BOOL,
+}
+for _numpy, _dtype in NUMPY_DTYPES.items():
+    _core.register_dtype(_numpy.num, int(_dtype))
+
+
+def register_bfloat16() -> np.dtype[Any]:
+    """Return numpy's bfloat16 (of ml_dtypes) and let the core know it."""
+    import ml_dtypes  # noqa: PLC0415 - 30 ms that most programs need not pay
+
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    NUMPY_DTYPES[bfloat16] = DType.BFLOAT16
+    _core.register_dtype(bfloat16.num, int(DType.BFLOAT16))
+    return bfloat16
+
+
+def isa() -> str:
+    """Return the instruction set that the reduction kernels use: base, avx2 or avx512."""
+    return str(_core.isa())
+
+
+def translate(failure: Exception, timeout_s: float) -> BlinkrunError:
+    """Return our exception for a `Failure` of the core, whose args are (kind, text, ranks)."""
+    kind, text, ranks = failure.args
+    if kind == 0:
+        return MismatchError(text)
+    if kind == 1:
+        return CollectiveTimeoutError(text, ranks, timeout_s)
+    if kind == 2:
+        return PeerLeftError(text, ranks[0])
+    if kind == 3:
+        return AbortedError(text, ranks[0])
+    return InternalError(text)

@@ -1,0 +1,186 @@
+"""The one world of this process: `init`, `shutdown`, and what happens when a rank ends.
+
+A rank that ends marks itself as gone in the shared control block first. Ranks that wait for it
+then fail at once, with its number. MPI_Finalize comes last and only when every rank has left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from blinkrun import env, log
+from blinkrun.errors import LaunchError, NotInitializedError, UsageError
+
+if TYPE_CHECKING:
+    from blinkrun.comm.base import ControlPlane
+    from blinkrun.communicator import Communicator
+    from blinkrun.planner.plan import Plan
+
+LEAVE_LOOK_S = 0.002  # how often a rank that ends looks whether the others have
+
+
+@dataclass(slots=True)
+class _State:
+    communicator: Communicator | None = None
+    control: ControlPlane | None = None
+    group: Any = None  # of the native core; outlives the communicator until the end
+    pid: int = 0
+    hooked: bool = False
+    failed: bool = False
+
+
+_state = _State()
+
+
+def init(timeout_s: float | None = None) -> None:
+    """Join the other ranks of the job; every rank must call it. A second call does nothing.
+
+    Works in ranks that `blinkrun`, `mpiexec` or `srun` started, and in a process that is alone
+    (size 1, no MPI needed).
+
+    Parameters
+    ----------
+    timeout_s : float, optional
+        Longest wait for other ranks in a collective, in seconds. Default: BLINKRUN_TIMEOUT_S
+        (`blinkrun --timeout`), else 600.
+
+    Raises
+    ------
+    LaunchError
+        If MPI cannot be loaded, two MPIs are mixed, or the ranks cannot share memory.
+    """
+    if _state.communicator is not None:
+        return
+    if timeout_s is not None and not timeout_s > 0:
+        raise UsageError(f"timeout_s is {timeout_s}, need more than 0 seconds")
+    deadline_s = env.timeout_s() if timeout_s is None else float(timeout_s)
+    from blinkrun.comm.world import connect, gather_world  # noqa: PLC0415
+    from blinkrun.communicator import Communicator  # noqa: PLC0415
+    from blinkrun.executors import cpu  # noqa: PLC0415
+
+    control = _state.control or connect()
+    world = gather_world(control)
+    if world.cross_size > 1:
+        hosts = sorted(set(world.hosts))
+        raise LaunchError(
+            f"the ranks run on {world.cross_size} hosts ({', '.join(hosts)}); this version of"
+            " blinkrun runs on one host"
+        )
+    cores = cpu.usable_cores()
+    plan = _plan_for(control, world.local_size)
+    executor = cpu.CpuExecutor(
+        control,
+        world.local_ranks,
+        plan,
+        arena_bytes=env.size_bytes(env.ARENA, cpu.default_arena_bytes()),
+        timeout_s=deadline_s,
+        cores=cores,
+    )
+    _state.communicator = Communicator(control, world, executor, cores)
+    _state.control = control
+    _state.group = executor.group
+    _state.pid = os.getpid()
+    _hook()
+    if world.rank == 0 and env.is_on(env.VERBOSE):
+        for line in _state.communicator.describe().splitlines():
+            log.say(line, rank=0)
+
+
+def shutdown() -> None:
+    """Leave the job; collectives are refused afterwards. Harmless when not initialised.
+
+    Not collective: ranks that still wait for this one get a `PeerLeftError`.
+    """
+    communicator, _state.communicator = _state.communicator, None
+    if communicator is not None:
+        communicator.close()
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called and `shutdown` has not."""
+    return _state.communicator is not None
+
+
+def world() -> Communicator:
+    """Return the communicator of all ranks; raises NotInitializedError before `init`."""
+    if _state.communicator is None:
+        raise NotInitializedError
+    return _state.communicator
+
+
+def _plan_for(control: ControlPlane, num_ranks: int) -> Plan:
+    """Return the plan of this host's ranks: made or found by rank 0, the same on all."""
+    from blinkrun.planner.plan import Plan  # noqa: PLC0415
+
+    text = None
+    error = None
+    if control.rank == 0:
+        from blinkrun.planner import store  # noqa: PLC0415
+        from blinkrun.topology.cpu import cpu_topology  # noqa: PLC0415
+        from blinkrun.topology.probe import probe_host  # noqa: PLC0415
+
+        try:
+            topology = cpu_topology(probe_host(), num_ranks)
+            text = store.plan_of(topology, store.cache_dir()).to_json()
+        except Exception as err:
+            error = err
+    text, reason = control.broadcast((text, None if error is None else f"{error}"))
+    if error is not None:
+        raise error
+    if text is None:
+        raise LaunchError(f"rank 0 could not plan: {reason}")
+    return Plan.from_json(text)
+
+
+def _hook() -> None:
+    """Install what runs when this process ends, once."""
+    if _state.hooked:
+        return
+    _state.hooked = True
+    atexit.register(_at_exit)
+    sys.excepthook = _excepthook(sys.excepthook)
+
+
+def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
+    """Return a hook that ends the whole job after the traceback of an uncaught exception."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if os.getpid() != _state.pid or _state.control is None:
+            return
+        _state.failed = True
+        rank = _state.control.rank
+        _state.group.abort(f"rank {rank} failed: {kind.__name__}: {error}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if env.LAUNCHED not in os.environ:  # no launcher that ends the others: MPI does
+            _state.control.abort(1)
+
+    return hook
+
+
+def _at_exit() -> None:
+    if os.getpid() != _state.pid or _state.control is None:
+        return  # a forked child: the rank itself is still there
+    group, control = _state.group, _state.control
+    shutdown()
+    group.leave()
+    if _state.failed:
+        return
+    # MPI_Finalize waits without a deadline for ranks that may fail later; wait here instead, where
+    # their end is seen.
+    pause_s = LEAVE_LOOK_S
+    while not group.all_left():
+        if group.aborted():
+            return
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.05)
+    if not group.aborted():
+        control.finalize()
