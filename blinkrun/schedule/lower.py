@@ -21,7 +21,7 @@ from blinkrun.schedule.lower_builder import (
     part_of,
 )
 from blinkrun.schedule.lower_eager import lower_eager
-from blinkrun.schedule.lower_oneway import add_broadcast_tree, add_reduce_tree
+from blinkrun.schedule.lower_oneway import add_alltoall, add_broadcast_tree, add_reduce_tree
 from blinkrun.types import Collective, Rank
 
 AddTree = Callable[[Builder, PlannedTree, Part, Addressing, int], None]
@@ -30,6 +30,7 @@ __all__ = [
     "lower",
     "lower_allgather",
     "lower_allreduce",
+    "lower_alltoall",
     "lower_barrier",
     "lower_broadcast",
     "lower_eager",
@@ -84,6 +85,7 @@ def lower(
         Collective.REDUCE: lambda: lower_reduce(plan.reduce[root], size, root, addressing),
         Collective.ALLGATHER: lambda: lower_allgather(plan, addressing),
         Collective.REDUCESCATTER: lambda: lower_reducescatter(plan, addressing),
+        Collective.ALLTOALL: lambda: lower_alltoall(size, addressing),
     }
     return by_collective[collective]()
 
@@ -168,6 +170,13 @@ def lower_reducescatter(
         add_reduce_tree,
         slot_depth=slot_depth,
     )
+
+
+def lower_alltoall(size: int, addressing: Addressing, *, slot_depth: int = SLOT_DEPTH) -> Program:
+    """Return alltoall: every pair of ranks by itself, so all must be able to reach each other."""
+    builder = Builder(size, slot_depth)
+    add_alltoall(builder, Part(0, 1), addressing)
+    return builder.build(Collective.ALLTOALL, addressing, shares=1, depth=1)
 
 
 def lower_barrier(size: int) -> Program:

@@ -71,7 +71,9 @@ def _add_staged(builder: Builder, tree: PlannedTree, part: Part) -> None:
             builder.add(rank, Phase.UP, tree.root, part, [*ready, fused, Signal(done[rank])])
             continue
         parent = tree.parents[rank]
-        free = waits([(rank, done[rank])], lag=builder.slot_depth)
+        # An inner rank's children have taken the result out of their slots before they fill them
+        # again, so its own slot is free as well.
+        free = [] if children else waits([(rank, done[rank])], lag=builder.slot_depth)
         put = [*free, *ready, Reduce((slots[rank],), srcs), Signal(filled[rank])]
         take = [
             *waits([(parent, done[parent])]),

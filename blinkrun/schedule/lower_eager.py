@@ -19,6 +19,7 @@ from blinkrun.schedule.ir import (
 from blinkrun.types import Collective, Rank
 
 _WHOLE = Part(0, 1)
+_SPLIT = (Collective.REDUCESCATTER, Collective.ALLTOALL)  # a block of INPUT for every rank
 
 
 def lower_eager(collective: Collective, size: int, root: Rank = 0) -> Program:
@@ -42,7 +43,7 @@ def lower_eager(collective: Collective, size: int, root: Rank = 0) -> Program:
         Addressing.STAGED,
         shares=1,
         ranks=ranks,
-        slots=size if collective is Collective.REDUCESCATTER else 1,
+        slots=size if collective in _SPLIT else 1,
         eager=True,
         name="one-shot",
     )
@@ -55,7 +56,7 @@ def _channels(steps: list[Reduce]) -> tuple[Channel, ...]:
 def _puts(collective: Collective, size: int, rank: Rank, root: Rank) -> list[Reduce]:
     """Return the copies that make `rank`'s INPUT visible to the ranks that need it."""
     put = Reduce((Operand(rank, Buffer.SCRATCH),), (Operand(rank, Buffer.INPUT),))
-    if collective is Collective.REDUCESCATTER:
+    if collective in _SPLIT:
         return [
             Reduce((Operand(rank, Buffer.SCRATCH, b),), (Operand(rank, Buffer.INPUT, b),))
             for b in range(size)
@@ -78,6 +79,9 @@ def _takes(collective: Collective, size: int, rank: Rank, root: Rank) -> list[Re
     """
     output = Operand(rank, Buffer.OUTPUT)
     slots = [Operand(r, Buffer.SCRATCH) for r in range(size)]
+    mine = [
+        _own_or(r, r == rank, Operand(r, Buffer.SCRATCH, rank), rank) for r in range(size)
+    ]  # the blocks for this rank, where INPUT has one for each
     match collective:
         case Collective.ALLREDUCE:
             return [Reduce((output,), tuple(slots), final=True)]
@@ -86,17 +90,12 @@ def _takes(collective: Collective, size: int, rank: Rank, root: Rank) -> list[Re
         case Collective.REDUCE:
             srcs = tuple(_own_or(r, r == rank, slots[r]) for r in range(size))
             return [Reduce((output,), srcs, final=True)] if rank == root else []
-        case Collective.ALLGATHER:
-            return [
-                Reduce((Operand(rank, Buffer.OUTPUT, b),), (_own_or(b, b == rank, slots[b]),))
-                for b in range(size)
-            ]
         case Collective.REDUCESCATTER:
-            blocks = tuple(
-                _own_or(r, r == rank, Operand(r, Buffer.SCRATCH, rank), rank) for r in range(size)
-            )
-            return [Reduce((output,), blocks, final=True)]
-    return []
+            return [Reduce((output,), tuple(mine), final=True)]
+    blocks = [_own_or(r, r == rank, slots[r]) for r in range(size)]
+    if collective is Collective.ALLTOALL:
+        blocks = mine
+    return [Reduce((Operand(rank, Buffer.OUTPUT, r),), (block,)) for r, block in enumerate(blocks)]
 
 
 def _own_or(rank: Rank, own: bool, other: Operand, block: int = 0) -> Operand:

@@ -1,10 +1,11 @@
-"""Trees used in one direction: broadcast and allgather downwards, reduce and reducescatter up."""
+"""One direction only: broadcast and allgather down their trees, reduce and reducescatter up."""
 
 from __future__ import annotations
 
 from blinkrun.planner.plan import PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal, Step
 from blinkrun.schedule.lower_builder import Builder, Phase, waits
+from blinkrun.types import Rank
 
 
 def add_broadcast_tree(
@@ -86,3 +87,45 @@ def add_reduce_tree(
         up = [*free, *ready, Reduce((partial[rank],), srcs), Signal(done[rank])]
         phase = Phase.UP if tree.children(rank) else Phase.PUT
         builder.add(rank, phase, tree.root, part, up)
+
+
+def add_alltoall(builder: Builder, part: Part, addressing: Addressing) -> None:
+    """Add the channels that bring INPUT[`rank`] of every rank b to OUTPUT[b] of `rank`.
+
+    DIRECT, each rank pulls its blocks, the next rank's first; STAGED, every pair has a slot at the
+    sender.
+    """
+    if addressing is Addressing.DIRECT:
+        _alltoall_direct(builder, part)
+        return
+    for rank in range(builder.size):
+        for peer in range(builder.size):
+            _alltoall_pair(builder, part, rank, peer)
+
+
+def _alltoall_direct(builder: Builder, part: Part) -> None:
+    got = {rank: builder.flag(rank) for rank in range(builder.size)}
+    for rank in range(builder.size):
+        peers = [(rank + turn) % builder.size for turn in range(builder.size)]
+        pulls: list[Step] = [
+            Reduce((Operand(rank, Buffer.OUTPUT, peer),), (Operand(peer, Buffer.INPUT, rank),))
+            for peer in peers
+        ]
+        builder.add(rank, Phase.UP, rank, part, [*pulls, Signal(got[rank])])
+        leave = waits((peer, got[peer]) for peer in peers[1:])
+        builder.add(rank, Phase.LEAVE, rank, part, leave)
+
+
+def _alltoall_pair(builder: Builder, part: Part, sender: Rank, receiver: Rank) -> None:
+    source = Operand(sender, Buffer.INPUT, receiver)
+    target = Operand(receiver, Buffer.OUTPUT, sender)
+    if sender == receiver:
+        builder.add(sender, Phase.UP, sender, part, [Reduce((target,), (source,))])
+        return
+    slot = builder.slot(sender)
+    filled, got = builder.flag(sender), builder.flag(receiver)
+    free = waits([(receiver, got)], lag=builder.slot_depth)
+    put = [*free, Reduce((slot,), (source,)), Signal(filled)]
+    take = [*waits([(sender, filled)]), Reduce((target,), (slot,)), Signal(got)]
+    builder.add(sender, Phase.PUT, receiver, part, put)
+    builder.add(receiver, Phase.DOWN, sender, part, take)

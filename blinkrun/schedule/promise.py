@@ -32,7 +32,7 @@ class Promise:
 
 def moves_only(collective: Collective) -> bool:
     """Return whether the collective only moves data: no operation, no scales."""
-    return collective in (Collective.BROADCAST, Collective.ALLGATHER)
+    return collective in (Collective.BROADCAST, Collective.ALLGATHER, Collective.ALLTOALL)
 
 
 def promises(program: Program) -> dict[Operand, Promise]:
@@ -47,9 +47,10 @@ def promises(program: Program) -> dict[Operand, Promise]:
             return {output: Promise(1 << program.root, 0, False) for output in outputs}
         case Collective.REDUCE:
             return {outputs[program.root]: Promise(everyone, 0, True)}
-        case Collective.ALLGATHER:
+        case Collective.ALLGATHER | Collective.ALLTOALL:
+            split = program.collective is Collective.ALLTOALL
             return {
-                Operand(rank, Buffer.OUTPUT, block): Promise(1 << block, 0, False)
+                Operand(rank, Buffer.OUTPUT, block): Promise(1 << block, rank * split, False)
                 for rank in range(size)
                 for block in range(size)
             }

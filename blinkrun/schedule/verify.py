@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import Part, Program, Reduce, Signal, Wait
-from blinkrun.schedule.promise import promises
-from blinkrun.schedule.verify_memory import Access, Broken, Clock, Memory, ranks_in
+from blinkrun.schedule.promise import Promise, promises
+from blinkrun.schedule.verify_memory import Access, Broken, Clock, Memory, Value, ranks_in
 from blinkrun.schedule.verify_static import Lane, Links, check_static, lanes
-from blinkrun.types import Rank
+from blinkrun.types import Collective, Rank
 
 
 def verify(
@@ -56,7 +56,11 @@ def verify(
         The message names rank, channel, step and chunk, and what collides or is missing.
     """
     check_static(program, links)
-    if chunks is None:
+    if program.collective is Collective.ALLTOALL:
+        in_place = (False,)  # there is no such call
+    if program.eager:
+        chunks = (1,)
+    elif chunks is None:
         chunks = (1, program.slot_depth + 1) if program.pipelined else (1,)
     groups: dict[Part, list[Lane]] = defaultdict(list)
     for lane in lanes(program):
@@ -194,18 +198,30 @@ class _Replay:
             if isinstance(step, Reduce)
             for dst in step.dsts
         }
+        recipes: set[int] = set()
         for output, promise in promises(self.program).items():
             if output not in written:
                 continue  # this part of the block is another packing's
             for chunk in range(self.num_chunks):
                 value = self.memory.held(output, chunk)
-                where = f"OUTPUT[{output.index}] of rank {output.rank}, chunk {chunk}"
-                if value is None or value.chunk != chunk or value.block != promise.block:
-                    self._fail(f"{where} ends as {value}, not as block {promise.block}")
-                elif value.contributions != promise.contributions:
-                    self._fail(
-                        f"{where} ends with {ranks_in(value.contributions)}, "
-                        f"not with {ranks_in(promise.contributions)}"
-                    )
-                elif value.final != promise.final:
-                    self._fail(f"{where} is never finished; mark the last step final")
+                self._check_value(
+                    f"OUTPUT[{output.index}] of rank {output.rank}", chunk, value, promise
+                )
+                if value is not None:
+                    recipes.add(value.recipe)
+        if self.program.collective is Collective.ALLREDUCE and len(recipes) > 1:
+            self._fail(
+                "ranks add in different orders or round at different points, so their results may "
+                "differ in the last bit; let one rank make the result, or all in the same way"
+            )
+
+    def _check_value(self, where: str, chunk: int, value: Value | None, promise: Promise) -> None:
+        if value is None or value.chunk != chunk or value.block != promise.block:
+            self._fail(f"{where}, chunk {chunk} ends as {value}, not as block {promise.block}")
+        elif value.contributions != promise.contributions:
+            self._fail(
+                f"{where}, chunk {chunk} ends with {ranks_in(value.contributions)}, "
+                f"not with {ranks_in(promise.contributions)}"
+            )
+        elif value.final != promise.final:
+            self._fail(f"{where}, chunk {chunk} is never finished; mark the last step final")

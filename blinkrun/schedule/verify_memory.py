@@ -8,7 +8,7 @@ that time. See C. Flanagan and S. Freund, "FastTrack", PLDI 2009.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blinkrun.schedule.ir import Buffer, Operand, Program, Reduce
 from blinkrun.schedule.promise import Location, input_block, location, moves_only
@@ -31,7 +31,9 @@ class Broken(Exception):  # noqa: N818 - a verdict on the way to ProgramError
 class Value:
     """Sum of the contributions of some ranks to one chunk of one block.
 
-    `raw` means INPUT as the caller left it, not yet read (and so not yet prescaled).
+    `raw` means INPUT as the caller left it, not yet read (and so not yet prescaled). `recipe`
+    numbers the way in which the value was made, roundings included: what is made by one recipe
+    has the same bits.
     """
 
     contributions: int
@@ -39,6 +41,7 @@ class Value:
     chunk: int
     raw: bool = False
     final: bool = False
+    recipe: int = -1
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class Memory:
         self._everyone = (1 << program.size) - 1
         self._moves_only = moves_only(program.collective)
         self._places: dict[Operand, Location] = {}
+        self._recipes: dict[tuple[object, ...], int] = {}
         self.cells: dict[tuple[Location, int], Cell] = {}
 
     def carry_out(self, step: Reduce, chunk: int, actor: int, clock: Clock) -> None:
@@ -69,15 +73,27 @@ class Memory:
         Broken
             If an operand may be in use elsewhere, or the sources do not add up.
         """
-        value = self._read(step.srcs[0], chunk, actor, clock)
-        for src in step.srcs[1:]:
-            value = _combine(value, self._read(src, chunk, actor, clock), src)
+        terms = [self._read(src, chunk, actor, clock) for src in step.srcs]
+        value = terms[0]
+        for src, term in zip(step.srcs[1:], terms[1:], strict=True):
+            value = _combine(value, term, src)
         if step.final:
             value = self._finish(value)
+        value = self._made(value, step, terms)
         for dst in step.dsts:
             if self._moves_only and self._place(dst) == self._place(step.srcs[0]):
                 continue  # a copy of a block onto itself is left out
             self._write(dst, value, chunk, actor, clock)
+
+    def _made(self, value: Value, step: Reduce, terms: list[Value]) -> Value:
+        """Return `value` as it is once stored; copying what was stored before changes nothing."""
+        if len(terms) == 1 and not step.final and step.srcs[0].buffer is not Buffer.INPUT:
+            return value
+        made = self._recipe("stored", step.final, *(term.recipe for term in terms))
+        return replace(value, recipe=made)
+
+    def _recipe(self, *how: object) -> int:
+        return self._recipes.setdefault(how, len(self._recipes))
 
     def _place(self, operand: Operand) -> Location:
         place = self._places.get(operand)
@@ -108,7 +124,8 @@ class Memory:
         if src.buffer is Buffer.INPUT:
             if value is None or not value.raw:
                 raise Broken(f"reads {_name(src)} after it was overwritten in place")
-            return Value(value.contributions, value.block, chunk)
+            recipe = self._recipe("input", src.rank, value.block)
+            return Value(value.contributions, value.block, chunk, recipe=recipe)
         if value is None or value.raw:
             raise Broken(f"reads {_name(src)} before anything was written there")
         if value.chunk != chunk:

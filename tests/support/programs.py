@@ -1,0 +1,95 @@
+"""Plans and programs to test with: stars, chains, random trees; strategies that draw them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
+from blinkrun.schedule.ir import Addressing, Program
+from blinkrun.schedule.lower import lower
+from blinkrun.types import Collective
+
+Shape = tuple[int, tuple[int, ...]]  # root, parents
+
+
+def star(size: int, root: int) -> Shape:
+    return root, tuple(-1 if rank == root else root for rank in range(size))
+
+
+def chain(size: int, root: int) -> Shape:
+    """root -> root+1 -> …, round the ranks."""
+    return root, tuple(-1 if rank == root else (rank - 1) % size for rank in range(size))
+
+
+def packing(shapes: list[Shape], weights: list[int] | None = None) -> PlannedPacking:
+    trees = []
+    at = 0
+    for (root, parents), weight in zip(shapes, weights or [1] * len(shapes), strict=True):
+        trees.append(PlannedTree(root, parents, at, at + weight))
+        at += weight
+    return PlannedPacking(at, tuple(trees), Fraction(1), Fraction(1), "lane")
+
+
+def plan_of(allreduce: list[Shape], rooted: list[list[Shape]]) -> Plan:
+    one_way = tuple(packing(shapes) for shapes in rooted)
+    return Plan(len(rooted), packing(allreduce), one_way, one_way, "test")
+
+
+def star_plan(size: int) -> Plan:
+    """What a one-socket CPU host gets: a one-hop star at every rank."""
+    stars = [star(size, root) for root in range(size)]
+    return plan_of(stars, [[each] for each in stars])
+
+
+def chain_plan(size: int) -> Plan:
+    """The deepest trees there are, two per root for broadcast and reduce."""
+    chains = [chain(size, root) for root in range(size)]
+    return plan_of(chains, [[each, each] for each in chains])
+
+
+@st.composite
+def shapes(draw: st.DrawFn, size: int, root: int | None = None) -> Shape:
+    """A random spanning tree: every rank hangs on one that was put there before."""
+    if root is None:
+        root = draw(st.integers(0, size - 1))
+    others = draw(st.permutations([rank for rank in range(size) if rank != root]))
+    parents = [-1] * size
+    placed = [root]
+    for rank in others:
+        parents[rank] = draw(st.sampled_from(placed))
+        placed.append(rank)
+    return root, tuple(parents)
+
+
+@st.composite
+def packings(draw: st.DrawFn, size: int, root: int | None = None) -> PlannedPacking:
+    drawn = draw(st.lists(shapes(size, root), min_size=1, max_size=3))
+    weights = draw(st.lists(st.integers(1, 5), min_size=len(drawn), max_size=len(drawn)))
+    return packing(drawn, weights)
+
+
+@st.composite
+def plans(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Plan:
+    size = draw(st.integers(min_size, max_size))
+    return Plan(
+        size,
+        draw(packings(size)),
+        tuple(draw(packings(size, root)) for root in range(size)),
+        tuple(draw(packings(size, root)) for root in range(size)),
+        "drawn",
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Program:
+    """Any program that lowering makes of a random plan."""
+    plan = draw(plans(min_size, max_size))
+    return lower(
+        plan,
+        draw(st.sampled_from([c for c in Collective if c is not Collective.BARRIER])),
+        root=draw(st.integers(0, plan.size - 1)),
+        addressing=draw(st.sampled_from(Addressing)),
+        eager=draw(st.booleans()),
+    )
