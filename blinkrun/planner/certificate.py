@@ -11,6 +11,7 @@ every tree costs at least 1 is decided exactly, by the cheapest tree in whole nu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -61,10 +62,19 @@ def check_certificate(topology: Topology, certificate: Certificate) -> Fraction:
     cost = tree_cost(network, certificate.root, [prices.get(name, free) for name in capacity])
     if cost < 1:
         raise PlanError(f"certificate does not hold: a tree costs {cost}, less than 1")
-    return sum((prices[name] * capacity[name] for name in prices), free)
+    return total_price([prices[name] for name in prices], [capacity[name] for name in prices])
 
 
-def tree_cost(network: Network, root: Rank | None, prices: list[Fraction]) -> Fraction:
+def total_price(prices: Sequence[Fraction], capacities: Sequence[int]) -> Fraction:
+    """Return the price of all capacity.
+
+    >>> total_price([Fraction(1, 2), Fraction(0)], [3, 5])
+    Fraction(3, 2)
+    """
+    return sum((p * c for p, c in zip(prices, capacities, strict=True)), Fraction(0))
+
+
+def tree_cost(network: Network, root: Rank | None, prices: Sequence[Fraction]) -> Fraction:
     """Return what the cheapest tree costs at `prices`, one per resource."""
     scale = lcm(*(price.denominator for price in prices))
     weights = network.weights([int(price * scale) for price in prices])

@@ -90,7 +90,6 @@ def check_packing(topology: Topology, packing: Packing) -> None:
         raise PlanError(f"{len(packing.trees)} trees have {len(packing.rates)} rates")
     if (packing.root is None) is not (packing.flow is Flow.BOTH):
         raise PlanError(f"{packing.flow} packing has root {packing.root}")
-    load: Counter[str] = Counter()
     for number, (tree, rate) in enumerate(zip(packing.trees, packing.rates, strict=True)):
         where = f"{packing.flow} tree {number} at root {tree.root}"
         if rate <= 0:
@@ -100,15 +99,29 @@ def check_packing(topology: Topology, packing: Packing) -> None:
         _check_spanning(topology, tree, where)
         for edge in tree.edges:
             _check_links(topology, packing.flow, edge, where)
-            for index in edge.links:
-                for name in topology.links[index].resources:
-                    load[name] += rate  # type: ignore[assignment]  # Counter of Fraction
+    loads = resource_loads(topology, packing)
     for resource in topology.resources:
-        if load[resource.name] > resource.capacity:
+        load = loads.get(resource.name, Fraction(0))
+        if load > resource.capacity:
             raise PlanError(
-                f"{packing.flow}: '{resource.name}' carries {load[resource.name]} "
+                f"{packing.flow}: '{resource.name}' carries {load} "
                 f"{topology.unit}, its capacity is {resource.capacity}"
             )
+
+
+def resource_loads(topology: Topology, packing: Packing) -> dict[str, Fraction]:
+    """Return what the trees together put on each resource that they take."""
+    loads: dict[str, Fraction] = {}
+    for tree, rate in zip(packing.trees, packing.rates, strict=True):
+        takes = Counter(
+            name
+            for edge in tree.edges
+            for index in edge.links
+            for name in topology.links[index].resources
+        )
+        for name, times in takes.items():
+            loads[name] = loads.get(name, Fraction(0)) + rate * times
+    return loads
 
 
 def _check_spanning(topology: Topology, tree: Tree, where: str) -> None:

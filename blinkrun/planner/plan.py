@@ -7,7 +7,7 @@ A plan is a value: the same topology gives the same bytes on every machine. `to_
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -170,6 +170,21 @@ class Plan:
             if packing.size != self.size:
                 raise PlanError(f"packing of {packing.size} ranks in a plan of {self.size}")
 
+    def describe(self) -> str:
+        """Return a few lines for people: what each collective uses, and how good that is."""
+        head = f"{self.machine or 'plan'}: {self.size} rank{'s' if self.size != 1 else ''}"
+        if self.size == 1:
+            return f"{head}, nothing to move"
+        lines = [head, f"  allreduce: {_describe(self.allreduce, with_roots=True)}"]
+        for name, packings in (("broadcast", self.broadcast), ("reduce", self.reduce)):
+            roots: dict[str, list[Rank]] = {}
+            for root, packing in enumerate(packings):
+                roots.setdefault(_describe(packing, with_roots=False), []).append(root)
+            for text, same in roots.items():
+                where = "any root" if len(same) == self.size else f"root {_ranks(same)}"
+                lines.append(f"  {name}, {where}: {text}")
+        return "\n".join(lines)
+
     def to_json(self) -> str:
         """Return the plan as JSON text; equal plans give equal text."""
         return json.dumps(
@@ -212,6 +227,23 @@ class Plan:
             raise
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as err:
             raise PlanError(f"text is no plan: {type(err).__name__}: {err}") from err
+
+
+def _describe(packing: PlannedPacking, *, with_roots: bool) -> str:
+    """Return one line; allreduce names the roots, whose order is that of the trees."""
+    depths = sorted({tree.depth for tree in packing.trees})
+    hops = "one-hop" if depths == [1] else f"{'-'.join(str(d) for d in depths)}-hop"
+    many = len(packing.trees) != 1
+    roots = f", roots {_ranks([tree.root for tree in packing.trees])}" if with_roots else ""
+    percent = f"{float(100 * packing.rate / packing.bound):.4g} %"
+    return (
+        f"{len(packing.trees)} {hops} tree{'s' if many else ''}{roots}, "
+        f"{float(packing.rate):.4g} {packing.unit}, {percent} of the proven bound"
+    )
+
+
+def _ranks(ranks: Sequence[Rank]) -> str:
+    return " ".join(str(rank) for rank in ranks)
 
 
 def _packing_out(packing: PlannedPacking) -> dict[str, Any]:

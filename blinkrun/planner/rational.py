@@ -42,8 +42,7 @@ def solve_exactly(rows: Matrix, rhs: Sequence[int]) -> list[Fraction] | None:
             if other != column and row[column]:
                 times = row[column]
                 work[other] = [
-                    at - times * above if above else at
-                    for at, above in zip(row, head, strict=True)
+                    at - times * above if above else at for at, above in zip(row, head, strict=True)
                 ]
     if any(row[-1] for row in work[unknowns:]):
         return None
@@ -53,7 +52,7 @@ def solve_exactly(rows: Matrix, rhs: Sequence[int]) -> list[Fraction] | None:
 def exact_basis(
     rows: Matrix, rhs: Sequence[int], solution: Sequence[float], slack: Sequence[float]
 ) -> list[Fraction] | None:
-    """Return the vertex of ``rows @ x <= rhs`` (or ``>=``), ``x >= 0``, that is close to `solution`.
+    """Return the exact vertex of ``rows @ x <= rhs`` (or ``>=``) that is close to `solution`.
 
     Unknowns that are 0 stay 0; rows without slack hold with equality. None if they do not
     determine the rest.

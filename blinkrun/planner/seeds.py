@@ -1,0 +1,120 @@
+"""The shallowest trees, and the quick exact check whether they alone are optimal.
+
+On a switch, or a socket's shared memory, they are: one-hop stars for allreduce, at most two hops
+from a root. Finding that out takes whole-number arithmetic only, no solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from blinkrun.planner.certificate import total_price, tree_cost
+from blinkrun.planner.network import Column, Network, levels, shallow_tree
+from blinkrun.planner.spanning import cheapest_tree
+from blinkrun.types import Rank
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rooted:
+    """A tree with the rank that it hangs from."""
+
+    depth: int
+    root: Rank
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Trees, a positive rate for each, and resource prices that prove a bound."""
+
+    trees: tuple[Rooted, ...]
+    rates: tuple[Fraction, ...]
+    prices: tuple[Fraction, ...]
+    bound: Fraction
+
+    @property
+    def rate(self) -> Fraction:
+        """Sum of the rates."""
+        return sum(self.rates, Fraction(0))
+
+
+def rooted(network: Network, root: Rank | None, column: Column) -> Rooted:
+    """Return the tree hung from `root`, or where it is shallowest if any root will do."""
+    at = network.centre(column) if root is None else root
+    return Rooted(network.depth(column, at), at, column)
+
+
+def arc_orders(network: Network, root: Rank | None) -> list[list[int]]:
+    """Return for every rank as hub which arcs to prefer among equals: those close to it.
+
+    Beyond the distance, ``rank ^ hub`` decides, so that hubs do not all favour the same ranks.
+    """
+    orders = []
+    for hub in range(network.size):
+        start = hub if root is None else root
+        hops = levels(network.parents(shallow_tree(network, start, hub), hub))
+        keys = [
+            (min(hops[arc.parent], hops[arc.child]), arc.parent ^ hub, arc.child ^ hub, index)
+            for index, arc in enumerate(network.arcs)
+        ]
+        orders.append([key[-1] for key in sorted(keys)])
+    return orders
+
+
+def seed_trees(network: Network, root: Rank | None) -> list[Rooted]:
+    """Return the shallowest tree of every hub, and the one that takes least of the resources.
+
+    An undirected tree hangs from its hub where that is one of its centres, so that two ranks give
+    two trees: half the data turns round at each.
+    """
+    prices = [Fraction(1, capacity) for capacity in network.capacities]
+    scale = max(network.capacities) * 1000
+    weights = network.weights([round(price * scale) for price in prices])
+    orders = arc_orders(network, root)
+    seeds = []
+    for hub in range(network.size):
+        start = hub if root is None else root
+        for column in (
+            shallow_tree(network, start, hub),
+            cheapest_tree(network, root, weights, orders[hub]),
+        ):
+            best = rooted(network, root, column)
+            at_hub = network.depth(column, start)
+            seeds.append(Rooted(at_hub, start, column) if at_hub == best.depth else best)
+    return list(dict.fromkeys(seeds))
+
+
+def certified_seeds(network: Network, root: Rank | None, seeds: Sequence[Rooted]) -> Packed | None:
+    """Return an optimal packing with equal rates of some seeds, if there is an obvious one.
+
+    Tried are all seeds of one depth, shallow ones first. The proof prices the resources that are
+    full equally: those are the cut, if the packing is optimal.
+    """
+    for depth in sorted({seed.depth for seed in seeds}):
+        packed = _equal_rates(network, root, [seed for seed in seeds if seed.depth == depth])
+        if packed is not None:
+            return packed
+    return None
+
+
+def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> Packed | None:
+    load = [0] * len(network.capacities)
+    for tree in trees:
+        for at, times in network.use(tree.column).items():
+            load[at] += times
+    room = [Fraction(c, times) for c, times in zip(network.capacities, load, strict=True) if times]
+    rate = min(room)
+    full = [
+        times > 0 and Fraction(capacity, times) == rate
+        for capacity, times in zip(network.capacities, load, strict=True)
+    ]
+    cost = tree_cost(network, root, [Fraction(at) for at in full])
+    if cost == 0:
+        return None
+    prices = tuple(Fraction(at) / cost for at in full)
+    bound = total_price(prices, network.capacities)
+    if bound != rate * len(trees):
+        return None
+    return Packed(tuple(trees), (rate,) * len(trees), prices, bound)
