@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -21,16 +22,26 @@ Mapping::Mapping(int fd, size_t bytes) : bytes_(bytes) {
 }
 
 Mapping::~Mapping() {
-  if (data_) munmap(data_, bytes_);
+  if (data_ && owned_) munmap(data_, bytes_);
 }
 
 Mapping::Mapping(Mapping&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)),
+      owned_(other.owned_) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(owned_, other.owned_);
   return *this;
+}
+
+Mapping Mapping::borrowed(char* data, size_t bytes) {
+  Mapping mapping;
+  mapping.data_ = data;
+  mapping.bytes_ = bytes;
+  mapping.owned_ = false;
+  return mapping;
 }
 
 Heap::Heap(size_t arena_bytes) {

@@ -20,6 +20,9 @@ class Mapping {
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
+  // Memory that somebody else maps and unmaps: for ranks that are threads of one process.
+  static Mapping borrowed(char* data, size_t bytes);
+
   Mapping& operator=(const Mapping&) = delete;
 
   char* data() const { return data_; }
@@ -31,6 +34,7 @@ class Mapping {
  private:
   char* data_ = nullptr;
   size_t bytes_ = 0;
+  bool owned_ = true;
 };
 
 // Layout of a rank's arena: [eager area, twice][scratch][heap].

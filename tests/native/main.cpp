@@ -1,0 +1,14 @@
+#include "check.hpp"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s programs.txt\n", argv[0]);
+    return 2;
+  }
+  test_kernels();
+  test_heap();
+  test_failures();
+  test_programs(argv[1]);
+  std::puts("all native tests passed");
+  return 0;
+}

@@ -1,0 +1,61 @@
+"""Write every program the C++ tests run, one line each: name, size, rank, words.
+
+Plans are stars and chains, so that one-hop and deep trees, direct, staged and one-shot programs
+are all there.
+"""
+
+from fractions import Fraction
+
+from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
+from blinkrun.schedule.encode import encode
+from blinkrun.schedule.ir import Addressing
+from blinkrun.schedule.lower import lower
+from blinkrun.types import Collective
+
+
+def star(root, size):
+    return tuple(-1 if rank == root else root for rank in range(size))
+
+
+def chain(root, size):
+    """Ranks in a row with `root` somewhere in it: depth up to size - 1."""
+    return tuple(
+        -1 if rank == root else rank + 1 if rank < root else rank - 1 for rank in range(size)
+    )
+
+
+def packing(trees):
+    planned = tuple(PlannedTree(r, parents, i, i + 1) for i, (r, parents) in enumerate(trees))
+    return PlannedPacking(len(trees), planned, Fraction(1), Fraction(1), "lane")
+
+
+def plan(shape, size):
+    everyone = range(size)
+    single = tuple(packing([(root, shape(root, size))]) for root in everyone)
+    double = packing([(root, shape(root, size)) for root in everyone])
+    return Plan(size, double, single, single, "test")
+
+
+def main():
+    for size in (1, 2, 3, 5):
+        for shape in (star, chain):
+            planned = plan(shape, size)
+            for collective in Collective:  # BARRIER only enters
+                if collective is Collective.BARRIER:
+                    continue
+                for root in range(size) if collective.is_rooted else [0]:
+                    for eager, addressing in ((True, 0), (False, 0), (False, 1)):
+                        program = lower(
+                            planned,
+                            collective,
+                            root=root,
+                            addressing=Addressing(addressing),
+                            eager=eager,
+                        )
+                        for rank in range(size):
+                            words = " ".join(map(str, encode(program, rank)))
+                            print(shape.__name__, size, rank, words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+// Groups whose ranks are threads over one mapping, so that ThreadSanitizer sees every access.
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "group.hpp"
+#include "queue.hpp"
+
+using namespace blinkrun;
+
+namespace {
+
+constexpr size_t kArena = kHeapStart + (8 << 20);
+
+// Memory of `size` ranks, and the ranks' groups.
+struct Host {
+  explicit Host(uint32_t size, double timeout_s = 20.0) : control(Control::bytes(size) + 64) {
+    char* base = control.data() + (64 - uintptr_t(control.data()) % 64) % 64;
+    Control::at(base, size).header->size = size;
+    std::vector<int32_t> names;
+    for (uint32_t r = 0; r < size; ++r) {
+      names.push_back(int32_t(r));
+      arenas.emplace_back(new char[kArena + 4096]);
+    }
+    for (uint32_t r = 0; r < size; ++r) {
+      std::vector<Mapping> mapped;
+      for (auto& arena : arenas) {
+        char* at = arena.get() + (4096 - uintptr_t(arena.get()) % 4096) % 4096;
+        mapped.push_back(Mapping::borrowed(at, kArena));
+      }
+      GroupConfig config{r, size, names, timeout_s, WaitConfig{20, 200'000}, 16 << 10, 256};
+      groups.push_back(std::make_shared<Group>(
+          config, Mapping::borrowed(base, Control::bytes(size)), std::move(mapped)));
+    }
+  }
+
+  template <class Body> void run(Body body) {
+    std::vector<std::thread> threads;
+    for (auto& group : groups) threads.emplace_back([&body, group] { body(*group); });
+    for (auto& thread : threads) thread.join();
+  }
+
+  std::vector<char> control;
+  std::vector<std::unique_ptr<char[]>> arenas;
+  std::vector<std::shared_ptr<Group>> groups;
+};
+
+int32_t value(uint64_t rank, uint64_t i) { return int32_t((i * 13 + rank * 101) % 1000); }
+
+struct Buffers {
+  int32_t* input;
+  int32_t* output;
+  std::vector<int32_t> own_input, own_output;
+};
+
+Buffers make_buffers(Group& group, bool arena, size_t in, size_t out) {
+  Buffers b;
+  if (arena) {
+    b.input = reinterpret_cast<int32_t*>(group.arena().data() + group.heap().allocate(in * 4));
+    b.output = reinterpret_cast<int32_t*>(group.arena().data() + group.heap().allocate(out * 4));
+  } else {
+    b.own_input.resize(in);
+    b.own_output.resize(out);
+    b.input = b.own_input.data();
+    b.output = b.own_output.data();
+  }
+  return b;
+}
+
+void free_buffers(Group& group, Buffers& b) {
+  if (!b.own_input.empty() || !b.own_output.empty()) return;
+  group.heap().release(size_t((char*)b.input - group.arena().data()));
+  group.heap().release(size_t((char*)b.output - group.arena().data()));
+}
+
+int32_t sum_of(uint64_t size, uint64_t i) {
+  int32_t sum = 0;
+  for (uint64_t r = 0; r < size; ++r) sum += value(r, i);
+  return sum;
+}
+
+void check_result(Group& group, Collective c, int32_t root, const int32_t* out, uint64_t count) {
+  const uint64_t n = group.size(), me = group.rank();
+  for (uint64_t i = 0; i < count; ++i) {
+    switch (c) {
+      case Collective::kAllreduce: CHECK(out[i] == sum_of(n, i)); break;
+      case Collective::kBroadcast: CHECK(out[i] == value(uint64_t(root), i)); break;
+      case Collective::kReduce:
+        CHECK(out[i] == (uint64_t(root) == me ? sum_of(n, i) : -1));
+        break;
+      case Collective::kReducescatter: CHECK(out[i] == sum_of(n, me * count + i)); break;
+      case Collective::kAllgather:
+        for (uint64_t b = 0; b < n; ++b) CHECK(out[b * count + i] == value(b, i));
+        break;
+      case Collective::kAlltoall:
+        for (uint64_t b = 0; b < n; ++b) CHECK(out[b * count + i] == value(b, me * count + i));
+        break;
+      default: CHECK(false);
+    }
+  }
+}
+
+void call_once(Group& group, Collective c, int32_t root, bool arena, uint64_t count) {
+  const uint64_t n = group.size();
+  const bool splits = c == Collective::kReducescatter || c == Collective::kAlltoall;
+  const bool joins = c == Collective::kAllgather || c == Collective::kAlltoall;
+  const uint64_t in = count * (splits ? n : 1), out = count * (joins ? n : 1);
+  Buffers b = make_buffers(group, arena, in, out);
+  for (uint64_t i = 0; i < in; ++i) b.input[i] = value(group.rank(), i);
+  for (uint64_t i = 0; i < out; ++i) b.output[i] = -1;
+  Call call{c, DType::kInt32, Op::kSum, root, b.input, b.output, count, 1.0, 1.0};
+  group.run(call, [] {}, true);
+  context() = "collective " + std::to_string(int(c)) + " root " + std::to_string(root) + " rank " +
+              std::to_string(group.rank()) + " of " + std::to_string(n) + " count " +
+              std::to_string(count) + (arena ? " arena" : " user");
+  check_result(group, c, root, b.output, count);
+  Call barrier{};  // the buffers go back only when no peer reads them: a call has ended by then
+  barrier.collective = Collective::kBarrier;
+  group.run(barrier, [] {}, true);
+  free_buffers(group, b);
+}
+
+}  // namespace
+
+void test_programs(const char* path) {
+  std::map<std::pair<std::string, uint32_t>, std::vector<std::pair<uint32_t, Program>>> suites;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream in(line);
+    std::string shape;
+    uint32_t size, rank;
+    in >> shape >> size >> rank;
+    std::vector<int32_t> words;
+    for (int32_t word; in >> word;) words.push_back(word);
+    suites[{shape, size}].emplace_back(rank, decode_program(words.data(), words.size()));
+  }
+  CHECK(!suites.empty());
+  for (auto& [name, programs] : suites) {
+    Host host(name.second);
+    std::vector<std::pair<Collective, int32_t>> calls;
+    for (auto& [rank, program] : programs) {
+      if (rank == 0 && program.eager) calls.emplace_back(program.collective, program.root);
+      host.groups[rank]->load(program);
+    }
+    host.run([&](Group& group) {
+      for (auto [collective, root] : calls)
+        for (bool arena : {false, true})
+          for (uint64_t count : {0, 1, 7, 63, 65, 1009, 40'009})
+            call_once(group, collective, root, arena, count);
+    });
+  }
+}
+
+void test_failures() {
+  Host late(3, 0.3);
+  std::atomic<int> timeouts{0};
+  late.run([&](Group& group) {
+    Call barrier{};
+    barrier.collective = Collective::kBarrier;
+    group.run(barrier, [] {}, true);
+    if (group.rank() == 1) return;
+    try {
+      group.run(barrier, [] {}, true);
+    } catch (const Failure& f) {
+      CHECK(f.kind == Failure::Kind::kTimeout);
+      CHECK(f.ranks == std::vector<int>{1});
+      ++timeouts;
+    }
+  });
+  CHECK(timeouts == 2);
+
+  Host gone(3);
+  std::atomic<int> told{0};
+  gone.run([&](Group& group) {
+    Call barrier{};
+    barrier.collective = Collective::kBarrier;
+    if (group.rank() == 2) return group.leave();
+    try {
+      group.run(barrier, [] {}, true);
+    } catch (const Failure& f) {
+      CHECK(f.kind == Failure::Kind::kPeerLeft);
+      CHECK(f.ranks == std::vector<int>{2});
+      ++told;
+    }
+  });
+  CHECK(told == 2);
+
+  Host apart(3);
+  std::atomic<int> mismatches{0};
+  apart.run([&](Group& group) {
+    int32_t x[4] = {};
+    const uint64_t count = group.rank() == 1 ? 3 : 4;
+    Call call{Collective::kAllreduce, DType::kInt32, Op::kSum, 0, x, x, count, 1.0, 1.0};
+    try {
+      group.run(call, [] {}, true);
+    } catch (const Failure& f) {
+      CHECK(f.kind == Failure::Kind::kMismatch);
+      CHECK(f.text.find("rank 1: allreduce of 3 int32") != std::string::npos);
+      ++mismatches;
+    }
+    Call barrier{};  // the group goes on working
+    barrier.collective = Collective::kBarrier;
+    group.run(barrier, [] {}, true);
+  });
+  CHECK(mismatches == 3);
+
+  Host queued(2);
+  queued.run([&](Group& group) {
+    Queue queue(queued.groups[group.rank()]);
+    Call barrier{};
+    barrier.collective = Collective::kBarrier;
+    std::vector<std::shared_ptr<Job>> jobs;
+    for (int i = 0; i < 50; ++i) jobs.push_back(queue.submit(barrier));
+    for (auto& job : jobs) job->wait();
+    CHECK(queue.idle() || jobs.back()->done());
+  });
+}
+
+void test_heap() {
+  Heap heap(kHeapStart + (1 << 20));
+  const size_t a = heap.allocate(100), b = heap.allocate(5000), c = heap.allocate(0);
+  CHECK(a % 64 == 0 && b % 4096 == 0 && c != a && c != b);
+  CHECK(heap.allocate(2 << 20) == SIZE_MAX);
+  heap.release(a);
+  heap.release(c);
+  heap.release(b);
+  heap.release(b);  // twice is harmless
+  CHECK(heap.in_use() == 0);
+  CHECK(heap.allocate(1 << 20) == kHeapStart);  // all pieces have grown together again
+}

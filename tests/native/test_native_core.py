@@ -1,0 +1,27 @@
+"""The C++ core's own tests: plain, under ASan and UBSan, and under TSan."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("variant", ["plain", "address", "thread"])
+def test_core_is_right_and_clean(variant):
+    """Each variant runs every program on 1 to 5 ranks, every kernel, and the failures."""
+    jobs = str(len(os.sched_getaffinity(0)))
+    done = subprocess.run(
+        ["make", "-j", jobs, variant, f"PYTHON={sys.executable}"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "all native tests passed" in done.stdout
