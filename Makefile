@@ -4,7 +4,7 @@
 #   make check     format, lint, types, layers, unit tests (under two minutes)
 #   make format    let ruff format and fix
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
-#   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try)
+#   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/)
 #   make clean     remove what the others made
 # PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
 
@@ -50,7 +50,7 @@ sanitize: $(TEST)/.blinkrun
 	$(TEST)/bin/python -m pytest --run-slow --require=compiler tests/native -k "san" $(PYTEST_FLAGS)
 
 bench: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m blinkrun.bench.report $(if $(BENCH_QUICK),--quick) docs/benchmarks
+	$(TEST)/bin/python -m blinkrun.bench.report $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
 
 dist: $(TEST)/.packages
 	rm -rf build/lib* dist

@@ -179,7 +179,8 @@ def _reduced(work: Work) -> Array:
 
 def _cast(work: Work, values: Array) -> Array:
     if work.dtype is DType.BOOL:
-        return values % 2 == 1
+        odd: Array = values % 2 == 1
+        return odd
     with np.errstate(over="ignore"):  # a product may leave float16: infinity is the answer then
         cast: Array = values.astype(numpy_dtype(work.dtype))
     return cast

@@ -1,0 +1,156 @@
+"""The speeds that this version promises, and whether a report reaches them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blinkrun.units import KIB, format_size
+
+MIB = KIB * KIB
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some launches, and their range."""
+
+    median: float
+    least: float
+    most: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        """Return the spread of at least one value."""
+        return Spread(statistics.median(values), min(values), max(values))
+
+    def text(self, digits: int = 2) -> str:
+        """Return the median, with the range behind it where there is one."""
+        middle = f"{self.median:.{digits}f}"
+        if self.least == self.most:
+            return middle
+        return f"{middle} ({self.least:.{digits}f} to {self.most:.{digits}f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """In run `run`, from `first` to `last` bytes, at least `factor` times the best peer's algbw.
+
+    A factor of 2/3 says: at most 1.5 times the peer's time.
+    """
+
+    run: str
+    first: int
+    last: int
+    factor: float
+
+    def text(self) -> str:
+        """Return the goal in words."""
+        sizes = format_size(self.first)
+        if self.first != self.last:
+            sizes += f" to {format_size(self.last)}"
+        if self.factor < 1:
+            return f"{self.run}, {sizes}: at most {1 / self.factor:.1f}x the best peer's time"
+        more = ">=" if self.factor > 1 else "ahead of"
+        what = f"{self.factor:g}x the best peer" if self.factor > 1 else "the best peer"
+        return f"{self.run}, {sizes}: {more} {what}"
+
+
+def goals() -> list[Goal]:
+    """Return the goals of this version, against the better of MPI and gloo in the same run."""
+    found = [
+        Goal("2 ranks arena", 256 * KIB, 256 * MIB, 3),
+        Goal("2 ranks arena", 16 * KIB, 16 * KIB, 2),
+        Goal("2 ranks arena", 4, KIB, 2 / 3),
+        Goal("2 ranks user", 256 * KIB, 256 * MIB, 2),
+        Goal("2 ranks user", 16 * KIB, 16 * KIB, 1.5),
+        Goal("2 ranks user", 4, KIB, 2 / 3),
+        Goal("4 ranks arena", 16 * KIB, 256 * MIB, 3),
+        Goal("4 ranks user", 16 * KIB, 256 * MIB, 1.5),
+    ]
+    for ranks in (8, 16):
+        found += [
+            Goal(f"{ranks} ranks {kind}", 16 * KIB, 64 * MIB, 1) for kind in ("arena", "user")
+        ]
+    return found
+
+
+def ratio(row: Result) -> float | None:
+    """Return blinkrun's algbw over the best peer's, None without a peer."""
+    best = max((peer["algbw_gb_per_s"] for peer in row["peers"].values()), default=None)
+    return None if best is None else float(row["algbw_gb_per_s"] / best)
+
+
+def ratios(launches: Sequence[Result]) -> dict[int, Spread]:
+    """Return the ratio to the best peer by size, over the launches of one run."""
+    sizes = [row["size_bytes"] for row in launches[0]["rows"]]
+    found: dict[int, Spread] = {}
+    for index, size_bytes in enumerate(sizes):
+        values = [ratio(launch["rows"][index]) for launch in launches]
+        if None not in values:
+            found[size_bytes] = Spread.of([value for value in values if value is not None])
+    return found
+
+
+def goal_lines(runs: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return the rows of a table that says of each goal whether `runs` reach it.
+
+    `runs` are the JSON results of the launches of each run, by its name.
+    """
+    lines = ["| goal | lowest | reached |", "| --- | --- | --- |"]
+    for goal in goals():
+        found = ratios(runs[goal.run]) if runs.get(goal.run) else {}
+        inside = {size: s for size, s in found.items() if goal.first <= size <= goal.last}
+        if inside:
+            size = min(inside, key=lambda size: inside[size].median)
+            is_met = inside[size].median >= goal.factor
+            lowest = f"{inside[size].text()} at {format_size(size)}"
+            lines.append(f"| {goal.text()} | {lowest} | {'yes' if is_met else '**no**'} |")
+    return [*lines, *_against_float32(runs), *_against_memory(runs)]
+
+
+def _against_float32(runs: Mapping[str, Sequence[Result]]) -> list[str]:
+    """16-bit floats: at least float32's algbw from 1 MiB up."""
+    lines = []
+    for dtype in ("bfloat16", "float16"):
+        ours, base = runs.get(f"2 ranks {dtype}"), runs.get("2 ranks float32")
+        if not ours or not base:
+            continue
+        pairs = zip(_bandwidths(ours).items(), _bandwidths(base).values(), strict=True)
+        shares = {size: mine / theirs for (size, mine), theirs in pairs if size >= MIB}
+        size = min(shares, key=lambda size: shares[size])
+        reached = "yes" if shares[size] >= 1 else "**no**"
+        lines.append(
+            f"| 2 ranks {dtype}, from 1 MiB up: at least float32's algbw"
+            f" | {shares[size]:.2f}x at {format_size(size)} | {reached} |"
+        )
+    return lines
+
+
+def _bandwidths(launches: Sequence[Result]) -> dict[int, float]:
+    """Return the median algbw by size."""
+    columns = zip(*(launch["rows"] for launch in launches), strict=True)
+    return {
+        rows[0]["size_bytes"]: statistics.median(row["algbw_gb_per_s"] for row in rows)
+        for rows in columns
+    }
+
+
+def _against_memory(runs: Mapping[str, Sequence[Result]]) -> list[str]:
+    """64 MiB in the arena at 2 ranks: at least 70 % of the machine's read+write rate."""
+    shares = [
+        row["memory"]["share"]
+        for launch in runs.get("2 ranks arena", ())
+        for row in launch["rows"]
+        if row["size_bytes"] == 64 * MIB and "memory" in row
+    ]
+    if not shares:
+        return []
+    found = Spread.of([100 * share for share in shares])
+    reached = "yes" if found.median >= 70 else "**no**"
+    return [
+        "| 2 ranks arena, 64 MiB: >= 70 % of the machine's read+write rate"
+        f" | {found.text(0)} % | {reached} |"
+    ]
