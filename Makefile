@@ -25,7 +25,7 @@ demo: $(DEMO)/.blinkrun
 	$(DEMO)/bin/blinkrun -np 2 examples/torch_digits.py
 
 test: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch,compiler $(PYTEST_FLAGS)
+	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch $(PYTEST_FLAGS)
 
 check: lint
 	$(TEST)/bin/python -m pytest -q tests/unit $(PYTEST_FLAGS)
@@ -47,7 +47,7 @@ format: $(TEST)/.packages
 	$(TEST)/bin/ruff check --fix .
 
 sanitize: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m pytest --run-slow --require=compiler tests/native -k "san" $(PYTEST_FLAGS)
+	$(MAKE) -C tests/native address thread PYTHON=$(CURDIR)/$(TEST)/bin/python
 
 bench: $(TEST)/.blinkrun
 	$(TEST)/bin/python -m blinkrun.bench.report $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
