@@ -1,0 +1,594 @@
+"""Training with N ranks, compared with one process on the joined batch that each rank does too."""
+
+import copy
+import hashlib
+import io
+
+import torch
+from torch.nn import functional
+
+import blinkrun.torch as blink
+
+CASES = (
+    "trains_like_one_process",
+    "trains_like_one_process_in_small_buckets_with_overlap",
+    "trains_again_to_the_same_bits",
+    "convolutions_channels_last",
+    "sixteen_bit_gradients",
+    "gradients_are_views_of_buckets",
+    "order_is_learned",
+    "parameters_without_gradients",
+    "ranks_without_backward",
+    "clipping_with_skip_synchronize",
+    "clipping_without_skip_synchronize",
+    "accumulation",
+    "accumulation_in_one_pass_only",
+    "several_groups_and_a_late_one",
+    "zero_grad_keeps_or_drops",
+    "sum_of_losses",
+    "grad_scaler",
+    "grad_scaler_with_clipping",
+    "closures_of_lbfgs",
+    "closures_of_sgd",
+    "schedulers",
+    "state_dict_and_copies",
+    "hooks_of_the_optimizer",
+    "collectives_between_backward_and_step",
+    "thrown_away_optimizer",
+)
+BATCH = 12  # divides by 1, 2, 3 and 4
+SGD = (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
+ADAM = (torch.optim.Adam, {"lr": 0.01})
+
+
+def mlp(dtype=torch.float32):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8), torch.nn.Tanh(),
+        torch.nn.Linear(8, 3),
+    )  # fmt: skip
+    return model.to(dtype)
+
+
+def batch(step, dtype=torch.float32):
+    torch.manual_seed(100 + step)
+    return torch.randn(BATCH, 6).to(dtype), torch.randn(BATCH, 3).to(dtype)
+
+
+def mine(tensor):
+    """This rank's part of a joined batch."""
+    return tensor[blink.rank() :: blink.size()]
+
+
+def wrap(optimizer, model, **options):
+    return blink.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), **options
+    )
+
+
+def pair(make_model=mlp, kind=SGD, **options):
+    """The same model twice, with a plain optimizer and with ours."""
+    alone, shared = make_model(), make_model()
+    optimizer_class, arguments = kind
+    ours = wrap(optimizer_class(shared.parameters(), **arguments), shared, **options)
+    return alone, optimizer_class(alone.parameters(), **arguments), shared, ours
+
+
+def loss_of(model, inputs, targets):
+    return functional.mse_loss(model(inputs), targets)
+
+
+def distance(alone, shared):
+    """The largest difference between the parameters of two models."""
+    both = zip(alone.parameters(), shared.parameters(), strict=True)
+    return max(float((a.detach() - b.detach()).abs().max()) for a, b in both)
+
+
+def bits(model):
+    """A digest of all parameters: equal only if they are bitwise equal."""
+    whole = io.BytesIO()
+    for param in model.parameters():
+        whole.write(param.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return hashlib.sha256(whole.getvalue()).hexdigest()
+
+
+def report(alone, shared):
+    return {"distance": distance(alone, shared), "bits": bits(shared)}
+
+
+def train_both(steps=6, **options):
+    alone, plain, shared, ours = pair(**options)
+    for step in range(steps):
+        inputs, targets = batch(step)
+        plain.zero_grad()
+        loss_of(alone, inputs, targets).backward()
+        plain.step()
+        ours.zero_grad()
+        loss_of(shared, mine(inputs), mine(targets)).backward()
+        ours.step()
+    return alone, shared
+
+
+def trains_like_one_process():
+    kinds = (
+        SGD,
+        ADAM,
+        (torch.optim.AdamW, {"lr": 0.01, "foreach": False}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
+        (torch.optim.RMSprop, {"lr": 0.01}),
+    )
+    return [report(*train_both(kind=kind)) for kind in kinds]
+
+
+def trains_like_one_process_in_small_buckets_with_overlap():
+    return [
+        report(*train_both(overlap=overlap, bucket_bytes=bucket_bytes))
+        for overlap in ("on", "off")
+        for bucket_bytes in (1, 300, 1 << 20)
+    ]
+
+
+def trains_again_to_the_same_bits():
+    return [bits(train_both(overlap=overlap)[1]) for overlap in ("off", "off", "on", "on")]
+
+
+def convolutions_channels_last():
+    def model():
+        torch.manual_seed(2)
+        layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 5, 3),
+            torch.nn.Flatten(), torch.nn.Linear(20, 2),
+        )  # fmt: skip
+        return layers.to(memory_format=torch.channels_last)
+
+    alone, plain, shared, ours = pair(model)
+    torch.manual_seed(3)
+    images = torch.randn(BATCH, 3, 6, 6).to(memory_format=torch.channels_last)
+    for _ in range(4):
+        plain.zero_grad()
+        alone(images).square().mean().backward()
+        plain.step()
+        ours.zero_grad()
+        shared(mine(images)).square().mean().backward()
+        ours.step()
+    same_strides = all(p.grad.stride() == p.stride() for p in shared.parameters())
+    return {**report(alone, shared), "same_strides": same_strides}
+
+
+def sixteen_bit_gradients():
+    found = {}
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        model = mlp(dtype)
+        ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        loss_of(model, *map(mine, batch(0, dtype))).backward()
+        ours.step()
+        grads = [param.grad for param in model.parameters()]
+        want = mlp(torch.float64)
+        loss_of(want, *batch(0, torch.float64)).backward()
+        far = max(
+            float((grad.double() - p.grad).norm() / p.grad.norm())
+            for grad, p in zip(grads, want.parameters(), strict=True)
+        )
+        label = str(dtype).removeprefix("torch.")
+        found[label] = [all(grad.dtype == dtype for grad in grads), far, bits(model)]
+    return found
+
+
+def gradients_are_views_of_buckets():
+    """After step() gradients of neighbours share one storage; a second step copies none out."""
+    model = mlp()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    places = []
+    for step in range(3):
+        ours.zero_grad()
+        loss_of(model, *map(mine, batch(step))).backward()
+        ours.step()
+        places.append([p.grad.data_ptr() for p in model.parameters()])
+    storages = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
+    return [len(storages), places[1] == places[2], len(set(places[0]))]
+
+
+class Crossed(torch.nn.Module):
+    """Its layers run in another order than they are registered, each rank in its own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, inputs, order):
+        for number in order:
+            inputs = torch.tanh(self.layers[number](inputs))
+        return inputs
+
+
+def order_is_learned():
+    """Rank 0's order is everybody's after the first step; another order still gives its sums."""
+    model = Crossed()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model, bucket_bytes=80, overlap="on")
+    order = [2, 0, 3, 1] if blink.rank() == 0 else [1, 3, 2, 0]
+    torch.manual_seed(blink.rank())
+    inputs = torch.randn(3, 4)
+    local = Crossed()
+    largest = 0.0
+    for _ in range(3):
+        ours.zero_grad()
+        local.zero_grad()
+        model(inputs, order).sum().backward()
+        local(inputs, order).sum().backward()
+        ours.synchronize()
+        for shared, own in zip(model.parameters(), local.parameters(), strict=True):
+            average = blink.allreduce(own.grad)
+            largest = max(largest, float((average - shared.grad).abs().max()))
+        ours.step()
+        local.load_state_dict(model.state_dict())
+    layout = ours._blinkrun.reducer.layout
+    biases = [slot.gradient // 2 for b in layout.buckets for slot in b.slots if slot.gradient % 2]
+    return {"distance": largest, "bits": bits(model), "layers": biases}
+
+
+def parameters_without_gradients():
+    """Layer 0: every rank has a gradient; 1: only rank 0; 2: all but rank 0; 3: no rank."""
+    found = []
+    for overlap in ("on", "off"):
+        model = Crossed()
+        ours = wrap(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
+            model,
+            bucket_bytes=80,
+            overlap=overlap,
+        )
+        before = [p.detach().clone() for p in model.layers[3].parameters()]
+        uses = [0, 1] if blink.rank() == 0 else [0, 2]
+        for _ in range(3):
+            ours.zero_grad()
+            local = Crossed()
+            local.load_state_dict(model.state_dict())
+            local(torch.ones(2, 4), uses).sum().backward()
+            model(torch.ones(2, 4), uses).sum().backward()
+            ours.synchronize()
+            want = [
+                blink.allreduce(torch.zeros_like(p) if p.grad is None else p.grad)
+                for p in local.parameters()
+            ]
+            got = [p.grad for p in model.parameters()]
+            ours.step()
+        found.append(
+            {
+                "none": [grad is None for grad in got],
+                "distance": max(
+                    float((g - w).abs().max())
+                    for g, w in zip(got, want, strict=True)
+                    if g is not None
+                ),
+                "frozen": all(map(torch.equal, before, model.layers[3].parameters())),
+                "bits": bits(model),
+            }
+        )
+    return found
+
+
+def ranks_without_backward():
+    """The last rank has no data left: it calls step() and gets everybody's gradients."""
+    model = mlp()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    has_data = blink.rank() < blink.size() - 1 or blink.size() == 1
+    for step in range(3):
+        ours.zero_grad()
+        if has_data:
+            loss_of(model, *map(mine, batch(step))).backward()
+        ours.step()
+    return [bits(model), bits(model) != bits(mlp())]
+
+
+def clip_both(skip, op=blink.Average):
+    alone, plain, shared, ours = pair(op=op)
+    for step in range(4):
+        inputs, targets = batch(step)
+        plain.zero_grad()
+        loss_of(alone, inputs, targets).backward()
+        torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+        plain.step()
+        ours.zero_grad()
+        loss = loss_of(shared, mine(inputs), mine(targets))
+        (loss / blink.size() if op == blink.Sum else loss).backward()
+        ours.synchronize()
+        torch.nn.utils.clip_grad_norm_(shared.parameters(), 0.1)
+        if skip:
+            with ours.skip_synchronize():
+                ours.step()
+        else:
+            ours.step()
+    return report(alone, shared)
+
+
+def clipping_with_skip_synchronize():
+    return clip_both(skip=True)
+
+
+def clipping_without_skip_synchronize():
+    """With Sum a second reduction would multiply the gradients by the number of ranks."""
+    return clip_both(skip=False, op=blink.Sum)
+
+
+def accumulation():
+    """Two passes over half a batch each, as one pass over the whole."""
+    found = []
+    for set_to_none in (True, False):
+        alone, plain, shared, ours = pair(backward_passes_per_step=2)
+        for step in range(4):
+            inputs, targets = batch(step)
+            plain.zero_grad()
+            loss_of(alone, inputs, targets).backward()
+            plain.step()
+            ours.zero_grad(set_to_none=set_to_none)
+            own_inputs, own_targets = mine(inputs), mine(targets)
+            half = -(-len(own_inputs) // 2)
+            for part in (slice(0, half), slice(half, None)):
+                weight = len(own_inputs[part]) / len(own_inputs)
+                loss = loss_of(shared, own_inputs[part], own_targets[part])
+                (loss * weight).backward()
+            ours.step()
+        found.append(report(alone, shared))
+    return found
+
+
+def accumulation_in_one_pass_only():
+    """A layer that only the first of two passes uses is reduced in step()."""
+    model = Crossed()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model, backward_passes_per_step=2)
+    local = Crossed()
+    for passes in ([0, 1, 2], [0, 3]):
+        inputs = torch.full((2, 4), 0.1 * (blink.rank() + 1))
+        model(inputs, passes).sum().backward()
+        local(inputs, passes).sum().backward()
+    ours.synchronize()
+    pairs = zip(model.parameters(), local.parameters(), strict=True)
+    far = max(float((p.grad - blink.allreduce(q.grad)).abs().max()) for p, q in pairs)
+    return {"distance": far, "bits": bits(model)}
+
+
+def several_groups_and_a_late_one():
+    alone, shared = mlp(), mlp()
+
+    def groups(model):
+        return [
+            {"params": model[0].parameters(), "lr": 0.2},
+            {"params": model[2].parameters(), "momentum": 0.5},
+        ]
+
+    plain = torch.optim.SGD(groups(alone), lr=0.05)
+    ours = wrap(torch.optim.SGD(groups(shared), lr=0.05), shared)
+    for step in range(6):
+        if step == 3:
+            plain.add_param_group({"params": alone[4].parameters(), "lr": 0.3})
+            ours.add_param_group({"params": shared[4].parameters(), "lr": 0.3})
+        inputs, targets = batch(step)
+        plain.zero_grad()
+        loss_of(alone, inputs, targets).backward()
+        plain.step()
+        ours.zero_grad()
+        loss_of(shared, mine(inputs), mine(targets)).backward()
+        ours.step()
+    return report(alone, shared)
+
+
+def zero_grad_keeps_or_drops():
+    """The gradients of the optimizer and of the model cleared in every way that torch has."""
+    found = []
+    for clear in (
+        lambda ours, model: ours.zero_grad(set_to_none=False),
+        lambda ours, model: ours.zero_grad(set_to_none=True),
+        lambda ours, model: model.zero_grad(),
+        lambda ours, model: model.zero_grad(set_to_none=False),
+    ):
+        alone, plain, shared, ours = pair()
+        for step in range(4):
+            inputs, targets = batch(step)
+            plain.zero_grad()
+            loss_of(alone, inputs, targets).backward()
+            plain.step()
+            clear(ours, shared)
+            loss_of(shared, mine(inputs), mine(targets)).backward()
+            ours.step()
+        found.append(report(alone, shared))
+    return found
+
+
+def sum_of_losses():
+    alone, plain, shared, ours = pair(op=blink.Sum)
+    for step in range(4):
+        inputs, targets = batch(step)
+        plain.zero_grad()
+        functional.mse_loss(alone(inputs), targets, reduction="sum").mul(0.01).backward()
+        plain.step()
+        ours.zero_grad()
+        own = functional.mse_loss(shared(mine(inputs)), mine(targets), reduction="sum")
+        own.mul(0.01).backward()
+        ours.step()
+    return report(alone, shared)
+
+
+def scaled(clip):
+    """Step 2 overflows on the last rank alone: no rank takes it, all halve the scale."""
+    alone, plain, shared, ours = pair()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+    scales = []
+    for step in range(5):
+        inputs, targets = batch(step)
+        overflows = step == 2
+        if not overflows:
+            plain.zero_grad()
+            loss_of(alone, inputs, targets).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+            plain.step()
+        ours.zero_grad()
+        loss = loss_of(shared, mine(inputs), mine(targets))
+        if overflows and blink.rank() == blink.size() - 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(ours)
+            torch.nn.utils.clip_grad_norm_(shared.parameters(), 0.1)
+        scaler.step(ours)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return {**report(alone, shared), "scales": scales}
+
+
+def grad_scaler():
+    return scaled(clip=False)
+
+
+def grad_scaler_with_clipping():
+    return scaled(clip=True)
+
+
+def closures_of_lbfgs():
+    """A line search decides by the loss, so all ranks must see the same one."""
+    kind = (torch.optim.LBFGS, {"lr": 1.0, "max_iter": 5, "line_search_fn": "strong_wolfe"})
+    alone, plain, shared, ours = pair(kind=kind)
+    inputs, targets = batch(0)
+    calls = []
+    losses = []
+    for _ in range(3):
+
+        def joined():
+            plain.zero_grad()
+            loss = loss_of(alone, inputs, targets)
+            loss.backward()
+            return loss
+
+        def own():
+            calls.append(1)
+            ours.zero_grad()
+            loss = loss_of(shared, mine(inputs), mine(targets))
+            loss.backward()
+            return loss
+
+        losses.append([plain.step(joined).item(), ours.step(own).item()])
+    return {**report(alone, shared), "calls": len(calls), "losses": losses}
+
+
+def closures_of_sgd():
+    alone, plain, shared, ours = pair()
+    inputs, targets = batch(0)
+
+    def own():
+        ours.zero_grad()
+        loss = loss_of(shared, mine(inputs), mine(targets))
+        loss.backward()
+        return loss.item()
+
+    plain.zero_grad()
+    want = loss_of(alone, inputs, targets)
+    want.backward()
+    plain.step()
+    losses = [want.item(), ours.step(own)]
+    return {**report(alone, shared), "loss": losses}
+
+
+def schedulers():
+    """Made before the optimizer is wrapped and after it."""
+    found = []
+    for before in (True, False):
+        alone, shared = mlp(), mlp()
+        plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+        base = torch.optim.SGD(shared.parameters(), lr=0.1)
+        steps = [torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)]
+        if before:
+            steps.append(torch.optim.lr_scheduler.StepLR(base, 1, gamma=0.5))
+        ours = wrap(base, shared)
+        if not before:
+            steps.append(torch.optim.lr_scheduler.StepLR(ours, 1, gamma=0.5))
+        for step in range(4):
+            inputs, targets = batch(step)
+            plain.zero_grad()
+            loss_of(alone, inputs, targets).backward()
+            plain.step()
+            ours.zero_grad()
+            loss_of(shared, mine(inputs), mine(targets)).backward()
+            ours.step()
+            for scheduler in steps:
+                scheduler.step()
+        found.append({**report(alone, shared), "lr": ours.param_groups[0]["lr"]})
+    return found
+
+
+def state_dict_and_copies():
+    """A checkpoint in the middle goes into a plain optimizer and back into ours."""
+    alone, plain, shared, ours = pair(kind=ADAM)
+    for step in range(6):
+        inputs, targets = batch(step)
+        plain.zero_grad()
+        loss_of(alone, inputs, targets).backward()
+        plain.step()
+        ours.zero_grad()
+        loss_of(shared, mine(inputs), mine(targets)).backward()
+        ours.step()
+        if step == 2:
+            kept = io.BytesIO()
+            torch.save({"model": shared.state_dict(), "optimizer": ours.state_dict()}, kept)
+            for optimizer in (plain, ours):
+                kept.seek(0)
+                loaded = torch.load(kept)
+                optimizer.load_state_dict(loaded["optimizer"])
+            shared.load_state_dict(loaded["model"])
+    twin = copy.deepcopy(shared)
+    torch.save(shared, io.BytesIO())
+    loss_of(twin, *map(mine, batch(0))).backward()  # is not ours: nothing waits for it
+    return {
+        **report(alone, shared),
+        "is_adam": isinstance(ours, torch.optim.Adam),
+        "keys": sorted(ours.state_dict()),
+        "name": type(ours).__name__,
+    }
+
+
+def hooks_of_the_optimizer():
+    """A step hook runs once a step and sees global gradients."""
+    model = mlp()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    seen = []
+    ours.register_step_pre_hook(lambda *_: seen.append(float(model[0].weight.grad.sum())))
+    for step in range(2):
+        ours.zero_grad()
+        loss_of(model, *map(mine, batch(step))).backward()
+        ours.step()
+    ours.load_state_dict(ours.state_dict())
+    loss_of(model, *map(mine, batch(2))).backward()
+    ours.step()
+    return seen
+
+
+def collectives_between_backward_and_step():
+    """Metrics are averaged while buckets may still be on their way."""
+    alone, plain, shared, ours = pair(overlap="on", bucket_bytes=300)
+    for step in range(4):
+        inputs, targets = batch(step)
+        plain.zero_grad()
+        want = loss_of(alone, inputs, targets)
+        want.backward()
+        plain.step()
+        ours.zero_grad()
+        own = loss_of(shared, mine(inputs), mine(targets))
+        own.backward()
+        average = blink.allreduce(own)
+        ours.step()
+        if abs(average.item() - want.item()) > 1e-6:
+            raise ValueError(f"step {step}: loss {average.item()}, want {want.item()}")
+    return report(alone, shared)
+
+
+def thrown_away_optimizer():
+    """Wrapped again with the same parameters after the first optimizer has gone."""
+    model = mlp()
+    for step in range(3):
+        ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        ours.zero_grad()
+        loss_of(model, *map(mine, batch(step))).backward()
+        ours.step()
+        ours.myself = ours  # a cycle: only the garbage collector ends it
+        del ours
+    return bits(model)

@@ -1,0 +1,166 @@
+"""Wrong usage and the line that it gets."""
+
+import os
+from functools import partial
+
+import torch
+from torch_ops_cases import refused
+from torch_optimizer_cases import batch, loss_of, mine, mlp, wrap
+
+import blinkrun.torch as blink
+
+CASES = (
+    "names",
+    "arguments",
+    "wrapped_twice",
+    "parameters_that_cannot_be_reduced",
+    "backward_too_often",
+    "zero_grad_too_early",
+    "skip_without_synchronize",
+    "sparse_gradients",
+    "unfrozen_too_late",
+    "models_that_differ",
+    "add_param_group_that_fails",
+    "environment",
+)
+
+
+def before_init():
+    model = mlp()
+    return {
+        "initialized": blink.is_initialized(),
+        "size": refused(blink.size),
+        "allreduce": refused(lambda: blink.allreduce(torch.ones(1))),
+        "optimizer": refused(lambda: wrap(sgd(model), model)),
+    }
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def wrapped(named, **options):
+    """Wrap a new optimizer with names made from its model by `named`."""
+    model = mlp()
+    return refused(lambda: blink.DistributedOptimizer(sgd(model), named(model), **options))
+
+
+def names():
+    return {
+        "twice": wrapped(lambda model: [("w", p) for p in model.parameters()]),
+        "missing": wrapped(lambda model: list(model.named_parameters())[1:]),
+        "no_pairs": wrapped(lambda model: list(model.parameters())),
+        "none": wrapped(lambda model: None),
+    }
+
+
+def arguments():
+    def given(**options):
+        return wrapped(lambda model: model.named_parameters(), **options)
+
+    return {
+        "op": given(op=blink.Max),
+        "passes": given(backward_passes_per_step=0),
+        "bucket_bytes": given(bucket_bytes=0),
+        "float_bytes": given(bucket_bytes=1e6),
+        "overlap": given(overlap="maybe"),
+        "optimizer": refused(lambda: blink.DistributedOptimizer(mlp())),
+    }
+
+
+def wrapped_twice():
+    model = mlp()
+    ours = wrap(sgd(model), model)
+    return [refused(lambda: wrap(ours, model)), refused(lambda: wrap(sgd(model), model))]
+
+
+def parameters_that_cannot_be_reduced():
+    complex_one = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    meta = torch.nn.Parameter(torch.ones(2, device="meta"))
+    optimizers = [torch.optim.SGD([param], lr=0.1) for param in (complex_one, meta)]
+    return [refused(partial(blink.DistributedOptimizer, optimizer)) for optimizer in optimizers]
+
+
+def backward_too_often():
+    model = mlp()
+    ours = wrap(sgd(model), model)
+    inputs, targets = map(mine, batch(0))
+    loss_of(model, inputs, targets).backward()
+    line = refused(lambda: loss_of(model, inputs, targets).backward())
+    ours.step()
+    loss_of(model, inputs, targets).backward()  # goes on after step()
+    ours.step()
+    return line
+
+
+def zero_grad_too_early():
+    model = mlp()
+    ours = wrap(sgd(model), model)
+    loss_of(model, *map(mine, batch(0))).backward()
+    line = refused(ours.zero_grad)
+    ours.step()
+    ours.zero_grad()
+    return line
+
+
+def skip_without_synchronize():
+    model = mlp()
+    ours = wrap(sgd(model), model)
+    loss_of(model, *map(mine, batch(0))).backward()
+    with ours.skip_synchronize():
+        line = refused(ours.step)
+    ours.step()
+    return line
+
+
+def sparse_gradients():
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    ours = wrap(sgd(table), table)
+    line = refused(lambda: table(torch.tensor([1, 2])).sum().backward())
+    table.weight.grad = None
+    ours.step()
+    return line
+
+
+def unfrozen_too_late():
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    ours = wrap(sgd(model), model)
+    loss_of(model, *map(mine, batch(0))).backward()
+    ours.step()
+    model[0].weight.requires_grad_(True)
+    ours.zero_grad()
+    loss_of(model, *map(mine, batch(0))).backward()
+    return refused(ours.step)
+
+
+def models_that_differ():
+    last = blink.rank() == blink.size() - 1
+    shape = torch.nn.Linear(3, 2 if last else 4)
+    longer = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(2 if last else 1)))
+    return {
+        "shape": refused(lambda: wrap(sgd(shape), shape)),
+        "longer": refused(lambda: wrap(sgd(longer), longer)),
+    }
+
+
+def add_param_group_that_fails():
+    """The optimizer is as it was, and trains on."""
+    model = mlp()
+    ours = wrap(sgd(model), model)
+    line = refused(lambda: ours.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]}))
+    loss_of(model, *map(mine, batch(0))).backward()
+    ours.step()
+    return [line, len(ours.param_groups)]
+
+
+def environment():
+    """What the environment says, with the optimizer's arguments left out."""
+    model = mlp()
+    os.environ.update(BLINKRUN_BUCKET_BYTES="300", BLINKRUN_OVERLAP="off")
+    try:
+        layout = wrap(sgd(model), model)._blinkrun.reducer.layout
+        os.environ["BLINKRUN_OVERLAP"] = "sometimes"
+        return [len(layout.buckets), wrapped(lambda model: None)]
+    finally:
+        del os.environ["BLINKRUN_BUCKET_BYTES"], os.environ["BLINKRUN_OVERLAP"]
