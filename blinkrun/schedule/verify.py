@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from typing import NoReturn
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import Part, Program, Reduce, Signal, Wait
@@ -154,7 +155,7 @@ class _Replay:
         chunk, index = divmod(access[1] - 1, len(lane.channel.steps))
         return lane.at(index, chunk)
 
-    def _fail(self, what: str, cause: Exception | None = None) -> None:
+    def _fail(self, what: str, cause: Exception | None = None) -> NoReturn:
         how = "in place" if self.in_place else "out of place"
         raise ProgramError(
             f"{what} ({self.program.collective.label} {how}, part [{self.part.start}, "
@@ -198,30 +199,26 @@ class _Replay:
             if isinstance(step, Reduce)
             for dst in step.dsts
         }
-        recipes: set[int] = set()
+        results: set[Value | None] = set()
         for output, promise in promises(self.program).items():
             if output not in written:
                 continue  # this part of the block is another packing's
             for chunk in range(self.num_chunks):
                 value = self.memory.held(output, chunk)
-                self._check_value(
-                    f"OUTPUT[{output.index}] of rank {output.rank}", chunk, value, promise
-                )
-                if value is not None:
-                    recipes.add(value.recipe)
-        if self.program.collective is Collective.ALLREDUCE and len(recipes) > 1:
+                where = f"OUTPUT[{output.index}] of rank {output.rank}, chunk {chunk}"
+                self._check_value(where, value, promise)
+                results.add(value)
+        if self.program.collective is Collective.ALLREDUCE and len(results) > 1:
             self._fail(
                 "ranks add in different orders or round at different points, so their results may "
                 "differ in the last bit; let one rank make the result, or all in the same way"
             )
 
-    def _check_value(self, where: str, chunk: int, value: Value | None, promise: Promise) -> None:
-        if value is None or value.chunk != chunk or value.block != promise.block:
-            self._fail(f"{where}, chunk {chunk} ends as {value}, not as block {promise.block}")
-        elif value.contributions != promise.contributions:
-            self._fail(
-                f"{where}, chunk {chunk} ends with {ranks_in(value.contributions)}, "
-                f"not with {ranks_in(promise.contributions)}"
-            )
-        elif value.final != promise.final:
-            self._fail(f"{where}, chunk {chunk} is never finished; mark the last step final")
+    def _check_value(self, where: str, value: Value | None, promise: Promise) -> None:
+        if value is None or value.block != promise.block:
+            self._fail(f"{where} ends with {value}, not with block {promise.block}")
+        if value.contributions != promise.contributions:
+            held, wanted = ranks_in(value.contributions), ranks_in(promise.contributions)
+            self._fail(f"{where} ends with {held}, not with {wanted}")
+        if value.final != promise.final:
+            self._fail(f"{where} is never finished; mark the last step final")

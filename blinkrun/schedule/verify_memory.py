@@ -29,7 +29,10 @@ class Broken(Exception):  # noqa: N818 - a verdict on the way to ProgramError
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Sum of the contributions of some ranks to one chunk of one block.
+    """Sum of the contributions of some ranks to a chunk of one block.
+
+    Which chunk need not be said: what a slot holds at chunk 0 is ordered as at any other, and no
+    certainty leads from a later chunk to an earlier one.
 
     `raw` means INPUT as the caller left it, not yet read (and so not yet prescaled). `recipe`
     numbers the way in which the value was made, roundings included: what is made by one recipe
@@ -38,7 +41,6 @@ class Value:
 
     contributions: int
     block: int
-    chunk: int
     raw: bool = False
     final: bool = False
     recipe: int = -1
@@ -110,7 +112,7 @@ class Memory:
         cell = self.cells.get((place, position))
         if cell is None:
             block = input_block(place, self._program, in_place=self._in_place)
-            value = None if block is None else Value(1 << place[0], block, chunk, raw=True)
+            value = None if block is None else Value(1 << place[0], block, raw=True)
             cell = self.cells[place, position] = Cell(value)
         return cell
 
@@ -125,11 +127,9 @@ class Memory:
             if value is None or not value.raw:
                 raise Broken(f"reads {_name(src)} after it was overwritten in place")
             recipe = self._recipe("input", src.rank, value.block)
-            return Value(value.contributions, value.block, chunk, recipe=recipe)
+            return Value(value.contributions, value.block, recipe=recipe)
         if value is None or value.raw:
             raise Broken(f"reads {_name(src)} before anything was written there")
-        if value.chunk != chunk:
-            raise Broken(f"reads {_name(src)}, which holds chunk {value.chunk}")
         return value
 
     def _write(self, dst: Operand, value: Value, chunk: int, actor: int, clock: Clock) -> None:
@@ -149,7 +149,7 @@ class Memory:
             raise Broken("finishes a result that is finished already")
         if value.contributions != self._everyone:
             raise Broken(f"finishes a result that has only {ranks_in(value.contributions)}")
-        return Value(value.contributions, value.block, value.chunk, final=True)
+        return replace(value, final=True)
 
     def find_late_access(self, ends: Callable[[int], Clock]) -> tuple[Location, int, Access] | None:
         """Return a chunk of INPUT or OUTPUT that is touched after its rank may have left.
@@ -178,9 +178,7 @@ def _combine(total: Value, term: Value, src: Operand) -> Value:
     twice = total.contributions & term.contributions
     if twice:
         raise Broken(f"adds {_name(src)}, which counts {ranks_in(twice)} a second time")
-    if total.final or term.final:
-        raise Broken("adds to a result that is finished already")
-    return Value(total.contributions | term.contributions, total.block, total.chunk)
+    return Value(total.contributions | term.contributions, total.block)
 
 
 def _name(operand: Operand) -> str:

@@ -46,9 +46,7 @@ def _replaced(
         return None  # cannot even be built
 
 
-def _channel_mutants(
-    program: Program, channel: Channel
-) -> Iterator[tuple[str, Channel | None]]:
+def _channel_mutants(program: Program, channel: Channel) -> Iterator[tuple[str, Channel | None]]:
     yield "drop channel", None
     start, stop = channel.part.start, channel.part.stop
     if stop - start > 1:

@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+from support.programs import star_plan
+
+from blinkrun.errors import ProgramError
+from blinkrun.schedule.ir import (
+    Addressing,
+    Buffer,
+    Channel,
+    Operand,
+    Part,
+    Program,
+    RankProgram,
+    Reduce,
+    Signal,
+    Wait,
+)
+from blinkrun.schedule.lower import lower
+from blinkrun.types import Collective
+
+OUT = Operand(0, Buffer.OUTPUT)
+IN = Operand(0, Buffer.INPUT)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Part(1, 1), r"part \[1, 1\) is empty"),
+        (lambda: Part(-1, 1), r"part \[-1, 1\)"),
+        (lambda: Operand(-1, Buffer.INPUT), "operand has rank -1"),
+        (lambda: Operand(0, Buffer.INPUT, -2), "index -2"),
+        (lambda: Wait(0, -1), "wait for flag -1"),
+        (lambda: Wait(0, 0, -1), "lag -1"),
+        (lambda: Signal(-1), "flag -1 is negative"),
+        (lambda: Reduce((), (IN,)), "at least one source and one destination"),
+        (lambda: Reduce((OUT,), ()), "at least one source and one destination"),
+        (lambda: Reduce((OUT, OUT), (IN,)), "writes the same operand twice"),
+        (lambda: Channel(Part(0, 1), ()), "without steps"),
+    ],
+)
+def test_values_that_make_no_sense_cannot_be_built(make, says):
+    with pytest.raises(ProgramError, match=says):
+        make()
+
+
+def program(*steps, **changes):
+    fields = {"shares": 1, "collective": Collective.ALLREDUCE, "addressing": Addressing.STAGED}
+    fields |= {"root": 0, "ranks": 2, "slots": 1} | changes
+    channel = Channel(changes.pop("part", Part(0, 1)), steps or (Reduce((OUT,), (IN,)),))
+    kind = fields.pop("kind", "channels")
+    fields.pop("part", None)
+    ranks = (RankProgram(**{kind: (channel,)}), *[RankProgram()] * (fields.pop("ranks") - 1))
+    return Program(**fields, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: program(kind="prologue"), "rank 0 has a prologue, which only eager"),
+        (lambda: program(shares=0), "shares 0"),
+        (lambda: program(slots=-1), "slots -1"),
+        (lambda: program(slot_depth=0), "depth 0"),
+        (lambda: program(root=2), "root 2 is none of 2 ranks"),
+        (lambda: program(part=Part(0, 2)), "beyond the 1 shares"),
+        (lambda: program(Wait(2, 0)), "waits for rank 2 of 2"),
+        (
+            lambda: program(Reduce((OUT,), (Operand(2, Buffer.SCRATCH),))),
+            r"no SCRATCH\[0\] at rank 2",
+        ),
+        (lambda: program(Reduce((OUT,), (Operand(0, Buffer.SCRATCH, 1),))), r"no SCRATCH\[1\]"),
+        (lambda: program(Reduce((OUT,), (Operand(0, Buffer.INPUT, 1),))), r"no INPUT\[1\]"),
+        (lambda: program(Reduce((OUT,), (Operand(1, Buffer.INPUT),))), "private memory of rank 1"),
+    ],
+)
+def test_programs_that_name_what_is_not_there_cannot_be_built(make, says):
+    assert program(kind="prologue", eager=True).size == 2
+    with pytest.raises(ProgramError, match=says):
+        make()
+
+
+def test_a_program_needs_a_rank():
+    with pytest.raises(ProgramError, match="at least one rank"):
+        replace(program(), ranks=())
+
+
+def test_blocks_and_flags_follow_from_the_program():
+    plan = star_plan(3)
+    blocks = {
+        collective: (made.input_blocks, made.output_blocks)
+        for collective in Collective
+        for made in [lower(plan, collective)]
+    }
+    assert blocks.pop(Collective.ALLTOALL) == (3, 3)
+    assert blocks.pop(Collective.REDUCESCATTER) == (3, 1)
+    assert blocks.pop(Collective.ALLGATHER) == (1, 3)
+    assert set(blocks.values()) == {(1, 1)}
+    assert program(Signal(4), Wait(1, 2)).flags == 5
+    assert lower(plan, Collective.BARRIER).flags == 0
