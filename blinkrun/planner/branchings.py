@@ -38,8 +38,7 @@ def pack_branchings(network: Network, root: Rank, loss: Fraction) -> Packed | No
     Packed or None
         None where arcs share a resource, or where there would be too many trees.
     """
-    takers = Counter(at for arc in network.arcs for at, _ in arc.use)
-    if max(takers.values()) > 1:
+    if not network.is_separate:
         return None
     unit = gcd(*network.capacities)
     width = [min(network.capacities[at] for at, _ in arc.use) // unit for arc in network.arcs]

@@ -6,10 +6,14 @@ from fractions import Fraction
 from math import lcm
 
 from blinkrun.planner.certificate import Certificate, check_certificate
+from blinkrun.planner.network import Network, network_of
 from blinkrun.planner.packing import Flow, Packing, check_packing, resource_loads
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
-from blinkrun.planner.solve import DEFAULT_LOSS, pack
+from blinkrun.planner.seeds import Packed
+from blinkrun.planner.solve import DEFAULT_LOSS, as_packing, solve
+from blinkrun.planner.symmetry import find_renaming
 from blinkrun.topology.graph import Topology
+from blinkrun.types import Rank
 
 MAX_SHARES = 4096  # the native core multiplies them with element counts in 64 bits
 
@@ -43,24 +47,51 @@ def make_plan(topology: Topology, *, loss: Fraction = DEFAULT_LOSS) -> Plan:
     >>> len(plan.allreduce.trees), plan.allreduce.depth, plan.allreduce.rate
     (16, 1, Fraction(16, 5))
     """
-    ranks = range(topology.size)
+    if topology.size == 1:
+        tree = PlannedTree(root=0, parents=(-1,), start=0, stop=1)
+        alone = PlannedPacking(1, (tree,), Fraction(0), Fraction(0), topology.unit)
+        both, down, up = alone, [alone], [alone]
+    else:
+        both, down, up = _pack_all(topology, loss)
     return Plan(
         size=topology.size,
-        allreduce=_planned(topology, Flow.BOTH, None, loss),
-        broadcast=tuple(_planned(topology, Flow.DOWN, root, loss) for root in ranks),
-        reduce=tuple(_planned(topology, Flow.UP, root, loss) for root in ranks),
+        allreduce=both,
+        broadcast=tuple(down),
+        reduce=tuple(up),
         topology_hash=topology.content_hash,
         machine=topology.name,
         loss=loss,
     )
 
 
-def _planned(topology: Topology, flow: Flow, root: int | None, loss: Fraction) -> PlannedPacking:
-    if topology.size == 1:
-        alone = PlannedTree(root=0, parents=(-1,), start=0, stop=1)
-        return PlannedPacking(1, (alone,), Fraction(0), Fraction(0), topology.unit)
-    packing, certificate = pack(topology, flow, root, loss=loss)
-    return in_shares(topology, packing, certificate)
+def _pack_all(
+    topology: Topology, loss: Fraction
+) -> tuple[PlannedPacking, list[PlannedPacking], list[PlannedPacking]]:
+    """Return the packings of allreduce, and of broadcast and reduce by root."""
+    network = network_of(topology, Flow.BOTH)
+    both = in_shares(topology, *as_packing(topology, network, None, solve(network, None, loss)))
+    solved: list[tuple[Network, Rank, Packed]] = []
+    rooted: dict[Flow, list[PlannedPacking]] = {Flow.DOWN: [], Flow.UP: []}
+    for flow, packings in rooted.items():
+        network = network_of(topology, flow)
+        for root in range(topology.size):
+            packed = _carried(solved, network, root)
+            if packed is None:
+                packed = solve(network, root, loss)
+                solved.append((network, root, packed))
+            packings.append(in_shares(topology, *as_packing(topology, network, root, packed)))
+    return both, rooted[Flow.DOWN], rooted[Flow.UP]
+
+
+def _carried(
+    solved: list[tuple[Network, Rank, Packed]], network: Network, root: Rank
+) -> Packed | None:
+    """Return the solution for a root that looks the same, renamed."""
+    for other, from_root, packed in solved:
+        renaming = find_renaming(other, network, from_root, root)
+        if renaming is not None:
+            return renaming.carry(packed)
+    return None
 
 
 def in_shares(topology: Topology, packing: Packing, certificate: Certificate) -> PlannedPacking:

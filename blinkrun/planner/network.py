@@ -62,6 +62,12 @@ class Network:
     def _width(self, index: int) -> float:
         return min(self.capacities[at] / times for at, times in self.arcs[index].use)
 
+    @property
+    def is_separate(self) -> bool:
+        """Whether no two arcs share a resource."""
+        takers = Counter(at for arc in self.arcs for at, _ in arc.use)
+        return max(takers.values(), default=0) <= 1
+
     def use(self, column: Column) -> Counter[int]:
         """Return how often a tree takes each resource."""
         total: Counter[int] = Counter()

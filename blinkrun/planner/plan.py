@@ -232,13 +232,15 @@ class Plan:
 def _describe(packing: PlannedPacking, *, with_roots: bool) -> str:
     """Return one line; allreduce names the roots, whose order is that of the trees."""
     depths = sorted({tree.depth for tree in packing.trees})
-    hops = "one-hop" if depths == [1] else f"{'-'.join(str(d) for d in depths)}-hop"
+    low, high = depths[0], depths[-1]
+    hops = f"{low}-to-{high}-hop" if low < high else "one-hop" if high == 1 else f"{high}-hop"
     many = len(packing.trees) != 1
     roots = f", roots {_ranks([tree.root for tree in packing.trees])}" if with_roots else ""
-    percent = f"{float(100 * packing.rate / packing.bound):.4g} %"
+    rate = float(packing.rate)
     return (
         f"{len(packing.trees)} {hops} tree{'s' if many else ''}{roots}, "
-        f"{float(packing.rate):.4g} {packing.unit}, {percent} of the proven bound"
+        f"{f'{rate:,.0f}' if rate >= 1000 else f'{rate:.4g}'} {packing.unit}, "
+        f"{float(100 * packing.rate / packing.bound):.4g} % of the bound (LP certificate)"
     )
 
 

@@ -61,9 +61,9 @@ def exact_basis(
     support = [at for at, value in enumerate(solution) if value > _EPSILON * scale]
     tight = [at for at, value in enumerate(slack) if abs(value) < _EPSILON * max(1, abs(rhs[at]))]
     found = solve_exactly([[rows[r][c] for c in support] for r in tight], [rhs[r] for r in tight])
-    if found is None:
+    if found is None or len(found) != len(support):
         return None
     exact = [Fraction(0)] * len(solution)
-    for at, value in zip(support, found, strict=False):
+    for at, value in zip(support, found, strict=True):
         exact[at] = value
     return exact

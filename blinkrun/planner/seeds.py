@@ -63,37 +63,45 @@ def arc_orders(network: Network, root: Rank | None) -> list[list[int]]:
     return orders
 
 
-def seed_trees(network: Network, root: Rank | None) -> list[Rooted]:
-    """Return the shallowest tree of every hub, and the one that takes least of the resources.
+def shallow_trees(network: Network, root: Rank | None) -> list[Rooted]:
+    """Return the shallowest tree of every hub, without repeats.
 
     An undirected tree hangs from its hub where that is one of its centres, so that two ranks give
     two trees: half the data turns round at each.
     """
-    prices = [Fraction(1, capacity) for capacity in network.capacities]
-    scale = max(network.capacities) * 1000
-    weights = network.weights([round(price * scale) for price in prices])
-    orders = arc_orders(network, root)
-    seeds = []
+    trees = []
     for hub in range(network.size):
         start = hub if root is None else root
-        for column in (
-            shallow_tree(network, start, hub),
-            cheapest_tree(network, root, weights, orders[hub]),
-        ):
-            best = rooted(network, root, column)
-            at_hub = network.depth(column, start)
-            seeds.append(Rooted(at_hub, start, column) if at_hub == best.depth else best)
-    return list(dict.fromkeys(seeds))
+        column = shallow_tree(network, start, hub)
+        trees.append(_hung(network, root, start, column))
+    return list(dict.fromkeys(trees))
 
 
-def certified_seeds(network: Network, root: Rank | None, seeds: Sequence[Rooted]) -> Packed | None:
-    """Return an optimal packing with equal rates of some seeds, if there is an obvious one.
+def sparing_trees(network: Network, root: Rank | None) -> list[Rooted]:
+    """Return trees that take least of the resources (relative to capacities), near every hub."""
+    scale = max(network.capacities) * 1000
+    weights = network.weights([scale // capacity for capacity in network.capacities])
+    trees = []
+    for hub, order in enumerate(arc_orders(network, root)):
+        column = cheapest_tree(network, root, weights, order)
+        trees.append(_hung(network, root, hub if root is None else root, column))
+    return list(dict.fromkeys(trees))
 
-    Tried are all seeds of one depth, shallow ones first. The proof prices the resources that are
+
+def _hung(network: Network, root: Rank | None, hub: Rank, column: Column) -> Rooted:
+    best = rooted(network, root, column)
+    depth = network.depth(column, hub)
+    return Rooted(depth, hub, column) if depth == best.depth else best
+
+
+def certified(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> Packed | None:
+    """Return an optimal packing with equal rates of some of `trees`, if there is an obvious one.
+
+    Tried are all trees of one depth, shallow ones first. The proof prices the resources that are
     full equally: those are the cut, if the packing is optimal.
     """
-    for depth in sorted({seed.depth for seed in seeds}):
-        packed = _equal_rates(network, root, [seed for seed in seeds if seed.depth == depth])
+    for depth in sorted({tree.depth for tree in trees}):
+        packed = _equal_rates(network, root, [tree for tree in trees if tree.depth == depth])
         if packed is not None:
             return packed
     return None

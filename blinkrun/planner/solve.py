@@ -9,7 +9,7 @@ from blinkrun.planner.branchings import pack_branchings
 from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.network import Network, network_of
 from blinkrun.planner.packing import Flow, Packing
-from blinkrun.planner.seeds import Packed, certified_seeds, seed_trees
+from blinkrun.planner.seeds import Packed, certified, shallow_trees, sparing_trees
 from blinkrun.topology.graph import Topology
 from blinkrun.types import Rank
 
@@ -58,32 +58,53 @@ def pack(
         raise PlanError("a single rank needs no trees")
     if (root is None) is not (flow is Flow.BOTH) or root not in (None, *range(topology.size)):
         raise PlanError(f"{flow} from root {root} of {topology.size} ranks")
+    network = network_of(topology, flow)
+    return as_packing(topology, network, root, solve(network, root, loss))
+
+
+def solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
+    """Return what `pack` returns, in the network's indices.
+
+    Raises
+    ------
+    UnreachableRankError
+        If no tree spans all ranks.
+    PlanError
+        If `loss` is not in [0, 1).
+    """
     if not 0 <= loss < 1:
         raise PlanError(f"loss {loss} is not in [0, 1)")
-    network = network_of(topology, flow)
-    packed = _solve(network, root, loss)
+    shallow = shallow_trees(network, root)
+    packed = certified(network, root, shallow)
+    if packed is not None:
+        return packed
+    if root is not None:
+        packed = pack_branchings(network, root, loss)
+        if packed is not None:
+            return packed
+    sparing = sparing_trees(network, root)
+    packed = certified(network, root, sparing)
+    if packed is not None:
+        return packed
+    # imported here only: scipy takes longer to import than most plans take to make
+    from blinkrun.planner.lp import solve_packing  # noqa: PLC0415
+    from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
+
+    optimum = solve_packing(network, root, [tree.column for tree in (*shallow, *sparing)])
+    target = optimum.bound * (1 - loss)
+    return few_trees(network, root, optimum, shallow=shallow, target=target)
+
+
+def as_packing(
+    topology: Topology, network: Network, root: Rank | None, packed: Packed
+) -> tuple[Packing, Certificate]:
+    """Return a solution with the topology's own names."""
     packing = Packing(
-        flow=flow,
+        flow=network.flow,
         root=root,
         trees=tuple(network.tree(tree.column, tree.root) for tree in packed.trees),
         rates=packed.rates,
     )
-    names = (resource.name for resource in topology.resources)
-    prices = tuple((name, price) for name, price in zip(names, packed.prices, strict=True) if price)
-    return packing, Certificate(flow, root, prices)
-
-
-def _solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
-    seeds = seed_trees(network, root)
-    packed = certified_seeds(network, root, seeds)
-    if packed is None and root is not None:
-        packed = pack_branchings(network, root, loss)
-    if packed is not None:
-        return packed
-    # here only: scipy takes longer to import than most plans take to make
-    from blinkrun.planner.lp import solve_packing
-    from blinkrun.planner.minimize import few_trees
-
-    optimum = solve_packing(network, root, [seed.column for seed in seeds])
-    target = optimum.bound * (1 - loss)
-    return few_trees(network, root, optimum, seeds=seeds, target=target)
+    names = [resource.name for resource in topology.resources]
+    prices = tuple((name, p) for name, p in zip(names, packed.prices, strict=True) if p)
+    return packing, Certificate(network.flow, root, prices)
