@@ -32,7 +32,7 @@ class Handle:
         self._communicator = communicator
         self._job = job
         self._result = result
-        self._keep = keep  # the input, alive until the job is through
+        self._keep = keep  # the memory, alive until the job is through
 
     def done(self) -> bool:
         """Whether the collective is through, with or without success; does not block."""
@@ -261,14 +261,13 @@ class Communicator:
         """Start `allreduce` on the helper thread; `Handle.wait` returns its result."""
         out = self._like(array) if out is None else out
         scales = (prescale, postscale)
-        return self._submit(
-            self._request(Collective.ALLREDUCE, array, out, op=op, scales=scales), array, out
-        )
+        request = self._request(Collective.ALLREDUCE, array, out, op=op, scales=scales)
+        return self._submit(request, out)
 
     def broadcast_async(self, array: Any, root: Rank = 0, out: Any = None) -> Handle:
         """Start `broadcast` on the helper thread; `Handle.wait` returns its result."""
         out = self._like(array) if out is None else out
-        return self._submit(self._request(Collective.BROADCAST, array, out, root=root), array, out)
+        return self._submit(self._request(Collective.BROADCAST, array, out, root=root), out)
 
     def reduce_async(
         self,
@@ -284,12 +283,12 @@ class Communicator:
         out = self._reduce_out(array, root, out)
         scales = (prescale, postscale)
         request = self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales)
-        return self._submit(request, array, out)
+        return self._submit(request, out)
 
     def allgather_async(self, array: Any, out: Any = None) -> Handle:
         """Start `allgather` on the helper thread; `Handle.wait` returns its result."""
         out = self._like(array, rows=self.size, per=1) if out is None else out
-        return self._submit(self._request(Collective.ALLGATHER, array, out), array, out)
+        return self._submit(self._request(Collective.ALLGATHER, array, out), out)
 
     def reducescatter_async(
         self,
@@ -304,16 +303,16 @@ class Communicator:
         out = self._like(array, rows=1, per=self.size) if out is None else out
         scales = (prescale, postscale)
         request = self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales)
-        return self._submit(request, array, out)
+        return self._submit(request, out)
 
     def alltoall_async(self, array: Any, out: Any = None) -> Handle:
         """Start `alltoall` on the helper thread; `Handle.wait` returns its result."""
         out = self._like(array, rows=1, per=1) if out is None else out
-        return self._submit(self._request(Collective.ALLTOALL, array, out), array, out)
+        return self._submit(self._request(Collective.ALLTOALL, array, out), out)
 
     def barrier_async(self) -> Handle:
         """Start `barrier` on the helper thread."""
-        return self._submit(self._barrier_request(), None, None)
+        return self._submit(self._barrier_request(), None)
 
     # ---- objects -------------------------------------------------------------------------------
 
@@ -349,8 +348,8 @@ class Communicator:
         except native.Failure as failure:
             self.fail(failure)
 
-    def _submit(self, request: Request, array: Any, out: Any) -> Handle:
-        return Handle(self, self.executor.submit(request), out, (array, out))
+    def _submit(self, request: Request, out: Any) -> Handle:
+        return Handle(self, self.executor.submit(request), out, request)
 
     def _barrier_request(self) -> Request:
         return Request(Collective.BARRIER, DType.UINT8, Op.SUM, 0, 0, 0, 0, 1.0, 1.0)
@@ -371,7 +370,6 @@ class Communicator:
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Request:
         """Return the checked call; `out` is None where this rank takes no result."""
-        executor = self.executor
         name = collective.label
         self._check_root(root)
         given = view(array, f"{name}: array")
@@ -382,7 +380,6 @@ class Communicator:
             _check_output(name, given, taken)
             if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
                 given = view(_copy(array), name)
-        del executor
         return Request(
             collective,
             given.dtype,
@@ -393,6 +390,7 @@ class Communicator:
             count,
             float(scales[0]),
             float(scales[1]),
+            keep=(given.owner, out),
         )
 
     def _check_root(self, root: Rank) -> None:

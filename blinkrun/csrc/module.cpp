@@ -126,11 +126,17 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   if (in.dtype != out.dtype || !(out.flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
     Py_RETURN_FALSE;
   Call call{};
-  call.collective = Collective(PyLong_AsLong(args[0]));
-  call.op = Op(PyLong_AsLong(args[3]));
-  call.root = int32_t(PyLong_AsLong(args[4]));
+  const long collective = PyLong_AsLong(args[0]), op = PyLong_AsLong(args[3]);
+  const long root = PyLong_AsLong(args[4]);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    Py_RETURN_FALSE;
+  }
+  if (op < 0 || op >= long(Op::kCount)) Py_RETURN_FALSE;
+  call.collective = Collective(collective);
+  call.op = Op(op);
+  call.root = int32_t(root);
   call.dtype = DType(in.dtype);
-  if (PyErr_Occurred()) return nullptr;
   const uint64_t size = handle->group->size();
   const bool alltoall = call.collective == Collective::kAlltoall;
   const uint64_t in_blocks = alltoall || call.collective == Collective::kReducescatter ? size : 1;

@@ -76,7 +76,7 @@ def default_arena_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call, in addresses: what the core needs to know."""
+    """One call, in addresses: what the core needs to know. `keep` keeps the memory alive."""
 
     collective: Collective
     dtype: DType
@@ -87,6 +87,7 @@ class Request:
     count: int
     prescale: float
     postscale: float
+    keep: tuple[Any, ...] = ()
 
     def args(self) -> tuple[int, int, int, int, int, int, int, float, float]:
         """Return the arguments of the core's `run` and `submit`."""

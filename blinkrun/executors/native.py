@@ -45,7 +45,7 @@ def register_bfloat16() -> np.dtype[Any]:
     """Return numpy's bfloat16 (of ml_dtypes) and let the core know it."""
     import ml_dtypes  # noqa: PLC0415 - 30 ms that most programs need not pay
 
-    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     NUMPY_DTYPES[bfloat16] = DType.BFLOAT16
     _core.register_dtype(bfloat16.num, int(DType.BFLOAT16))
     return bfloat16

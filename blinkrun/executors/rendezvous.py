@@ -158,4 +158,5 @@ def _send_all(guest: socket.socket, fds: Sequence[int]) -> None:
 
 def _same_user(peer: socket.socket) -> bool:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return struct.unpack("3i", credentials)[1] == os.getuid()
+    _, user, _ = struct.unpack("3i", credentials)
+    return bool(user == os.getuid())
