@@ -192,7 +192,7 @@ class _World:
                     return False
             case Signal(flag):
                 self.flags[lane.rank, flag] = lane.chunk + 1
-            case Reduce():
+            case _:
                 self._reduce(step, lane)
         lane.advance()
         return True

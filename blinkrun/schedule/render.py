@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Buffer, Channel, Operand, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.ir import Buffer, Channel, Operand, Program, Signal, Step, Wait
 from blinkrun.types import Rank
 
 _SHORT = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "slot"}
@@ -81,11 +81,10 @@ def _step(program: Program, step: Step) -> str:
             return f"wait r{rank} f{flag}{f' -{lag}' if lag else ''}"
         case Signal(flag):
             return f"signal f{flag}"
-        case Reduce(dsts, srcs, final):
-            targets = ", ".join(_operand(program, dst) for dst in dsts)
-            sources = ", ".join(_operand(program, src) for src in srcs)
-            value = sources if len(srcs) == 1 else f"op({sources})"
-            return f"{targets} <- {value}{', final' if final else ''}"
+    targets = ", ".join(_operand(program, dst) for dst in step.dsts)
+    sources = ", ".join(_operand(program, src) for src in step.srcs)
+    value = sources if len(step.srcs) == 1 else f"op({sources})"
+    return f"{targets} <- {value}{', final' if step.final else ''}"
 
 
 def _operand(program: Program, operand: Operand) -> str:

@@ -188,10 +188,8 @@ def _name(operand: Operand) -> str:
 def ranks_in(contributions: int) -> str:
     """Return the ranks whose bits are set, in words.
 
-    >>> ranks_in(0b101), ranks_in(0b10), ranks_in(0)
-    ('ranks 0, 2', 'rank 1', 'no rank')
+    >>> ranks_in(0b101), ranks_in(0b10)
+    ('ranks 0, 2', 'rank 1')
     """
     ranks = [str(rank) for rank in range(contributions.bit_length()) if contributions >> rank & 1]
-    if not ranks:
-        return "no rank"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
