@@ -139,7 +139,13 @@ def _fit(options: Options, *, num_ranks: int, is_exact: bool) -> Options:
     A size below one element is dropped from a range, and refused where it was asked for.
     """
     unit = options.dtype.itemsize * num_blocks(options.collective, num_ranks)
-    sizes = [size // unit * unit for size in options.sizes if is_exact or size >= unit]
+    too_small = [size for size in options.sizes if size < unit]
+    if too_small and is_exact:
+        raise UsageError(
+            f"size {too_small[0]} is too small: one element of {options.dtype.label} in every"
+            f" block is {unit} bytes"
+        )
+    sizes = [size // unit * unit for size in options.sizes if size >= unit]
     fitted = dataclasses.replace(options, sizes=tuple(dict.fromkeys(sizes)))
     if not fitted.sizes:
         raise UsageError(f"no size holds {unit} bytes, one element in every block")

@@ -29,8 +29,9 @@ from blinkrun.version import __version__
 
 SIZES = "4,1K,16K,256K,1M,4M,16M,64M,256M"
 UP_TO_64M = "4,1K,16K,256K,1M,4M,16M,64M"
+BLOCKS = "8,1K,16K,256K,1M,4M,16M,64M"  # 8: a float32 for each of two ranks
 FROM_1M = "1M,4M,16M,64M"
-QUICK_SIZES = "4,1K,16K,256K,1M"
+QUICK_SIZES = "8,1K,16K,256K,1M"
 LIMIT_S = 900.0
 
 
@@ -66,7 +67,7 @@ def all_runs() -> list[Run]:
     for dtype in ("float32", "bfloat16", "float16"):
         runs.append(Run(f"2 ranks {dtype}", 2, ("--sizes", FROM_1M, "--dtype", dtype, *both)))
     for collective in ("broadcast", "reduce", "allgather", "reducescatter"):
-        arguments = ("--sizes", UP_TO_64M, "--collective", collective, "--against", "mpi")
+        arguments = ("--sizes", BLOCKS, "--collective", collective, "--against", "mpi")
         runs.append(Run(f"2 ranks {collective}", 2, arguments))
     return runs
 

@@ -69,8 +69,8 @@ class Work:
         unit = self.dtype.itemsize * self.num_blocks
         if self.size_bytes < unit or self.size_bytes % unit:
             raise UsageError(
-                f"a size holds no {unit} bytes, one element of {self.dtype.label} for each of"
-                f" {self.num_blocks} block(s)"
+                f"size {self.size_bytes} is no multiple of {unit} bytes, one element of"
+                f" {self.dtype.label} in every block"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""The benchmark's peers on real ranks, and the whole command with MPI in blinkrun's place."""
+"""The benchmark's peers on real ranks, and the whole command."""
 
 import contextlib
 import io
@@ -8,12 +8,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from blinkrun.bench.libraries import UserMemory
-from blinkrun.bench.main import run
-from blinkrun.bench.options import parse
-from blinkrun.bench.peers import Mpi, close_peers, make_peers
+from blinkrun.bench.main import main
+from blinkrun.bench.peers import close_peers, make_peers
 from blinkrun.bench.work import COLLECTIVES, REDUCING, Work, count_wrong, fill
-from blinkrun.errors import UsageError
 from blinkrun.types import DType, Op
 
 
@@ -65,25 +62,16 @@ def peer_results(peer: str) -> dict[str, int]:
     return wrong
 
 
-class _InOurPlace(Mpi):
-    name = "blinkrun"
-
-
-def whole_command(argv: list[str]) -> dict[str, Any]:
-    """What the command prints, its exit code, and its JSON file if rank 0 has written one."""
-    control = MpiControl()
-    try:
-        options = parse(argv, control.size)
-    except UsageError as err:
-        return {"error": str(err)}
-    peers = make_peers(options.against, control)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = run(options, _InOurPlace(UserMemory()), peers, control)
-    close_peers(peers)
-    written = options.json if control.rank == 0 else None
+def whole_command(argv: list[str], results: str | None = None) -> dict[str, Any]:
+    """What ``bench`` prints on this rank, its exit code, and on rank 0 its JSON file."""
+    said, talked = io.StringIO(), io.StringIO()
+    extra = ["--json", results] if results else []
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(talked):
+        code = main([*argv, *extra])
+    is_first = MPI.COMM_WORLD.rank == 0
     return {
         "code": code,
-        "printed": printed.getvalue().splitlines(),
-        "json": json.loads(Path(written).read_text()) if written else None,
+        "said": said.getvalue().splitlines(),
+        "talked": talked.getvalue().splitlines(),
+        "json": json.loads(Path(results).read_text()) if results and is_first else None,
     }

@@ -49,7 +49,7 @@ def test_a_peer_named_twice_is_measured_once():
         (["--root", "2"], "--root 2 is no rank; ranks are 0 to 1"),
         (["--root", "-1"], "--root -1 is no rank"),
         (["--sizes", "4,x"], "'x' is no size"),
-        (["--sizes", "2"], "a size holds no 4 bytes, one element of float32"),
+        (["--sizes", "2"], "size 2 is too small: one element of float32 in every block is 4 bytes"),
         (["--sizes", "4", "-b", "4"], "--sizes and -b/-e/-f exclude each other"),
         (["-b", "8", "-e", "4"], "-b 8 -e 4 holds no size"),
         (["-b", "0"], "need 0 < MIN <= MAX"),
