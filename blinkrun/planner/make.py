@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import lcm
 
 from blinkrun.planner.certificate import Certificate, check_certificate
-from blinkrun.planner.network import Network, network_of
-from blinkrun.planner.packing import Flow, Packing, check_packing, resource_loads
+from blinkrun.planner.network import network_of
+from blinkrun.planner.packing import Flow, Packing, check_packing, fastest_rate
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
-from blinkrun.planner.seeds import Packed
-from blinkrun.planner.solve import DEFAULT_LOSS, as_packing, solve
-from blinkrun.planner.symmetry import find_renaming
+from blinkrun.planner.solve import DEFAULT_LOSS, ROUNDING, pack
+from blinkrun.planner.symmetry import Renaming, Shape, find_renaming, shape_of
 from blinkrun.topology.graph import Topology
 from blinkrun.types import Rank
 
-MAX_SHARES = 4096  # the native core multiplies them with element counts in 64 bits
+FEW_SHARES = 4096  # more make no better plan, and are multiplied with element counts in 64 bits
+_MORE_SHARES = (FEW_SHARES, FEW_SHARES << 4, FEW_SHARES << 8)
 
 
 def make_plan(topology: Topology, *, loss: Fraction = DEFAULT_LOSS) -> Plan:
@@ -68,37 +69,44 @@ def _pack_all(
     topology: Topology, loss: Fraction
 ) -> tuple[PlannedPacking, list[PlannedPacking], list[PlannedPacking]]:
     """Return the packings of allreduce, and of broadcast and reduce by root."""
-    network = network_of(topology, Flow.BOTH)
-    both = in_shares(topology, *as_packing(topology, network, None, solve(network, None, loss)))
-    solved: list[tuple[Network, Rank, Packed]] = []
-    rooted: dict[Flow, list[PlannedPacking]] = {Flow.DOWN: [], Flow.UP: []}
-    for flow, packings in rooted.items():
-        network = network_of(topology, flow)
+    both = in_shares(topology, *pack(topology, Flow.BOTH, loss=loss))
+    solved: list[tuple[Shape, Rank, PlannedPacking]] = []
+    by_flow: dict[Flow, list[PlannedPacking]] = {Flow.DOWN: [], Flow.UP: []}
+    for flow, packings in by_flow.items():
+        shape = shape_of(network_of(topology, flow))
         for root in range(topology.size):
-            packed = _carried(solved, network, root)
-            if packed is None:
-                packed = solve(network, root, loss)
-                solved.append((network, root, packed))
-            packings.append(in_shares(topology, *as_packing(topology, network, root, packed)))
-    return both, rooted[Flow.DOWN], rooted[Flow.UP]
+            planned = _renamed(solved, shape, root)
+            if planned is None:
+                planned = in_shares(topology, *pack(topology, flow, root, loss=loss))
+                solved.append((shape, root, planned))
+            packings.append(planned)
+    return both, by_flow[Flow.DOWN], by_flow[Flow.UP]
 
 
-def _carried(
-    solved: list[tuple[Network, Rank, Packed]], network: Network, root: Rank
-) -> Packed | None:
-    """Return the solution for a root that looks the same, renamed."""
-    for other, from_root, packed in solved:
-        renaming = find_renaming(other, network, from_root, root)
-        if renaming is not None:
-            return renaming.carry(packed)
+def _renamed(
+    solved: list[tuple[Shape, Rank, PlannedPacking]], shape: Shape, root: Rank
+) -> PlannedPacking | None:
+    """Return the solution of a root that looks the same, with its ranks renamed."""
+    for other, from_root, planned in solved:
+        ranks = find_renaming(other, shape, from_root, root)
+        if ranks is not None:
+            return replace(planned, trees=tuple(_rename(tree, ranks) for tree in planned.trees))
     return None
+
+
+def _rename(tree: PlannedTree, ranks: Renaming) -> PlannedTree:
+    parents = [-1] * len(ranks)
+    for child, parent in enumerate(tree.parents):
+        if parent >= 0:
+            parents[ranks[child]] = ranks[parent]
+    return PlannedTree(ranks[tree.root], tuple(parents), tree.start, tree.stop)
 
 
 def in_shares(topology: Topology, packing: Packing, certificate: Certificate) -> PlannedPacking:
     """Return the packing with every tree carrying a whole number of shares.
 
-    Rates with a small common denominator stay as they are. Others are rounded to `MAX_SHARES`
-    shares, and the rate is what the fullest resource allows then.
+    Rates with a small common denominator stay as they are. Others are rounded, to so many shares
+    that less than a thousandth of the rate is lost.
 
     Raises
     ------
@@ -107,33 +115,30 @@ def in_shares(topology: Topology, packing: Packing, certificate: Certificate) ->
     """
     check_packing(topology, packing)
     bound = check_certificate(topology, certificate)
-    parts = [rate / packing.rate for rate in packing.rates]
-    shares = lcm(*(part.denominator for part in parts))
-    shares = min(shares, MAX_SHARES)
-    counts = _round_to_total([part * shares for part in parts], shares)
-    kept = [(tree, count) for tree, count in zip(packing.trees, counts, strict=True) if count]
-    rounded = Packing(
-        flow=packing.flow,
-        root=packing.root,
-        trees=tuple(tree for tree, _ in kept),
-        rates=tuple(Fraction(count, shares) for _, count in kept),
-    )
-    loads = resource_loads(topology, rounded)
+    whole = lcm(*((rate / packing.rate).denominator for rate in packing.rates))
+    for shares in (whole,) if whole <= FEW_SHARES else _MORE_SHARES:
+        rounded = _rounded(packing, shares)
+        rate = fastest_rate(topology, rounded)
+        if rate >= packing.rate * (1 - ROUNDING):
+            break
     trees = []
     at = 0
-    for tree, count in kept:
-        trees.append(PlannedTree(tree.root, tree.parents(topology.size), at, at + count))
-        at += count
-    return PlannedPacking(
-        shares=shares,
-        trees=tuple(trees),
-        rate=min(
-            resource.capacity / loads[resource.name]
-            for resource in topology.resources
-            if resource.name in loads
-        ),
-        bound=bound,
-        unit=topology.unit,
+    for tree, part in zip(rounded.trees, rounded.rates, strict=True):
+        stop = at + int(part * shares)
+        trees.append(PlannedTree(tree.root, tree.parents(topology.size), at, stop))
+        at = stop
+    return PlannedPacking(shares, tuple(trees), rate, bound, topology.unit)
+
+
+def _rounded(packing: Packing, shares: int) -> Packing:
+    """Return the packing with the total rate 1 and every rate a multiple of 1 / `shares`."""
+    parts = [rate / packing.rate * shares for rate in packing.rates]
+    counts = _round_to_total(parts, shares)
+    kept = [(tree, count) for tree, count in zip(packing.trees, counts, strict=True) if count]
+    return replace(
+        packing,
+        trees=tuple(tree for tree, _ in kept),
+        rates=tuple(Fraction(count, shares) for _, count in kept),
     )
 
 

@@ -124,6 +124,13 @@ def resource_loads(topology: Topology, packing: Packing) -> dict[str, Fraction]:
     return loads
 
 
+def fastest_rate(topology: Topology, packing: Packing) -> Fraction:
+    """Return the total rate when all rates grow or shrink together until a resource is full."""
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    loads = resource_loads(topology, packing)
+    return packing.rate * min(capacity[name] / load for name, load in loads.items())
+
+
 def _check_spanning(topology: Topology, tree: Tree, where: str) -> None:
     reached = {tree.root}
     waiting = list(tree.edges)

@@ -14,6 +14,7 @@ from blinkrun.topology.graph import Topology
 from blinkrun.types import Rank
 
 DEFAULT_LOSS = Fraction(1, 20)
+ROUNDING = Fraction(1, 1000)  # of the rate, that whole shares may cost
 
 
 def pack(
@@ -91,7 +92,7 @@ def solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
     from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
 
     optimum = solve_packing(network, root, [tree.column for tree in (*shallow, *sparing)])
-    target = optimum.bound * (1 - loss)
+    target = min(optimum.bound, optimum.bound * (1 - loss) / (1 - ROUNDING))
     return few_trees(network, root, optimum, shallow=shallow, target=target)
 
 

@@ -1,4 +1,4 @@
-"""Solutions carried over from one root to another that looks the same.
+"""Which roots look the same, so that one solution serves them all.
 
 A renaming of the ranks under which all arcs and resources fall onto one another carries packings
 and certificates with it. On most machines the roots fall into one or two classes, and reduce is
@@ -8,109 +8,93 @@ trees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blinkrun.planner.network import Network
-from blinkrun.planner.seeds import Packed, Rooted
 from blinkrun.types import Rank
 
-_ArcKey = tuple[Rank, Rank, tuple[tuple[int, int], ...]]
+Renaming = tuple[Rank, ...]  # where each rank goes
+_Taken = tuple[tuple[int, int], ...]  # arcs that take a resource, and how often each
 
 
 @dataclass(frozen=True, slots=True)
-class Renaming:
-    """Where each rank, arc and resource of one network is found in another."""
+class Shape:
+    """A network prepared for comparison with others.
 
-    ranks: tuple[int, ...]
-    arcs: tuple[int, ...]
-    resources: tuple[int, ...]
+    Attributes
+    ----------
+    network : Network
+    arcs : dict
+        Arc by its ends and by what tells it from parallel ones whatever its resources are called.
+    takers : tuple
+        Per resource the arcs that take it.
+    alike : dict
+        How many resources have this capacity and these takers.
+    """
 
-    def carry(self, packed: Packed) -> Packed:
-        """Return the same packing with the other network's names."""
-        trees = [
-            Rooted(
-                tree.depth,
-                self.ranks[tree.root],
-                tuple(sorted(self.arcs[index] for index in tree.column)),
-            )
-            for tree in packed.trees
-        ]
-        rate_of = dict(zip(trees, packed.rates, strict=True))
-        prices = list(packed.prices)
-        for at, price in zip(self.resources, packed.prices, strict=True):
-            prices[at] = price
-        trees.sort()
-        return Packed(
-            tuple(trees), tuple(rate_of[tree] for tree in trees), tuple(prices), packed.bound
-        )
+    network: Network
+    arcs: dict[tuple[Rank, Rank, _Taken], int]
+    takers: tuple[_Taken, ...]
+    alike: dict[tuple[int, _Taken], int]
 
 
-def find_renaming(source: Network, target: Network, from_root: Rank, root: Rank) -> Renaming | None:
-    """Return a renaming from `source` to `target` that takes `from_root` to `root`.
+def shape_of(network: Network) -> Shape:
+    """Return `network` prepared for `find_renaming`."""
+    arcs = {}
+    takers: list[list[tuple[int, int]]] = [[] for _ in network.capacities]
+    for index, arc in enumerate(network.arcs):
+        width = tuple(sorted((network.capacities[at], times) for at, times in arc.use))
+        arcs[arc.parent, arc.child, width] = index
+        for at, times in arc.use:
+            takers[at].append((index, times))
+    alike: dict[tuple[int, _Taken], int] = {}
+    for capacity, taken in zip(network.capacities, takers, strict=True):
+        key = (capacity, tuple(taken))
+        alike[key] = alike.get(key, 0) + 1
+    return Shape(network, arcs, tuple(map(tuple, takers)), alike)
+
+
+def find_renaming(source: Shape, target: Shape, from_root: Rank, root: Rank) -> Renaming | None:
+    """Return a renaming of the ranks that takes one network to another and `from_root` to `root`.
 
     Only simple ones are tried; None does not mean that there is none.
     """
-    for ranks in _candidates(source.size, from_root, root):
-        renaming = _renaming(source, target, ranks)
-        if renaming is not None:
-            return renaming
+    for ranks in _candidates(source.network.size, from_root, root):
+        if _fits(source, target, ranks):
+            return ranks
     return None
 
 
-def _candidates(size: int, from_root: Rank, root: Rank) -> Iterator[tuple[int, ...]]:
+def _candidates(size: int, from_root: Rank, root: Rank) -> Iterator[Renaming]:
     """Yield permutations of the ranks: a swap, a bit flip (cube meshes), a rotation."""
     swap = {from_root: root, root: from_root}
-    seen = set()
     for ranks in (
         tuple(swap.get(rank, rank) for rank in range(size)),
         tuple(rank ^ from_root ^ root for rank in range(size)),
         tuple((rank + root - from_root) % size for rank in range(size)),
     ):
-        if max(ranks) < size and ranks not in seen:
-            seen.add(ranks)
+        if max(ranks) < size:
             yield ranks
 
 
-def _renaming(source: Network, target: Network, ranks: tuple[int, ...]) -> Renaming | None:
-    """Return the renaming that moves ranks like this, if the rest can follow."""
-    by_key = _arcs_by_key(target)
-    if len(by_key) != len(source.arcs) or len(target.arcs) != len(source.arcs):
-        return None
-    arcs = []
-    for index in range(len(source.arcs)):
-        parent, child, width = _arc_key(source, index)
-        found = by_key.get((ranks[parent], ranks[child], width))
+def _fits(source: Shape, target: Shape, ranks: Renaming) -> bool:
+    """Whether arcs and resources of `source` fall onto those of `target`, one to one."""
+    whole = len(source.network.arcs)
+    if not whole == len(target.network.arcs) == len(source.arcs) == len(target.arcs):
+        return False
+    arcs: list[int] = [0] * whole
+    for (parent, child, width), index in source.arcs.items():
+        found = target.arcs.get((ranks[parent], ranks[child], width))
         if found is None:
-            return None
-        arcs.append(found)
-    takers: dict[tuple[int, tuple[tuple[int, int], ...]], list[int]] = {}
-    for at, taken in enumerate(_takers(target, range(len(arcs)))):
-        takers.setdefault((target.capacities[at], taken), []).append(at)
-    resources = []
-    for at, taken in enumerate(_takers(source, arcs)):
-        alike = takers.get((source.capacities[at], taken))
-        if not alike:
-            return None
-        resources.append(alike.pop())
-    return Renaming(ranks, tuple(arcs), tuple(resources))
+            return False
+        arcs[index] = found
+    return _alike(source, arcs) == target.alike
 
 
-def _arc_key(network: Network, index: int) -> _ArcKey:
-    """Return what tells an arc from parallel ones whatever its resources are called."""
-    arc = network.arcs[index]
-    width = tuple(sorted((network.capacities[at], times) for at, times in arc.use))
-    return arc.parent, arc.child, width
-
-
-def _arcs_by_key(network: Network) -> dict[_ArcKey, int]:
-    return {_arc_key(network, index): index for index in range(len(network.arcs))}
-
-
-def _takers(network: Network, names: range | list[int]) -> list[tuple[tuple[int, int], ...]]:
-    """Return for every resource which arcs (by their new names) take it, and how often."""
-    takers: list[list[tuple[int, int]]] = [[] for _ in network.capacities]
-    for name, arc in zip(names, network.arcs, strict=True):
-        for at, times in arc.use:
-            takers[at].append((name, times))
-    return [tuple(sorted(taken)) for taken in takers]
+def _alike(source: Shape, arcs: Sequence[int]) -> dict[tuple[int, _Taken], int]:
+    alike: dict[tuple[int, _Taken], int] = {}
+    for capacity, taken in zip(source.network.capacities, source.takers, strict=True):
+        key = (capacity, tuple(sorted((arcs[index], times) for index, times in taken)))
+        alike[key] = alike.get(key, 0) + 1
+    return alike
