@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 from hypothesis import strategies as st
 
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower
+from blinkrun.schedule.verify import verify
 from blinkrun.types import Collective
 
 Shape = tuple[int, tuple[int, ...]]  # root, parents
@@ -49,6 +51,13 @@ def chain_plan(size: int) -> Plan:
     return plan_of(chains, [[each, each] for each in chains])
 
 
+def lowered(plan: Plan, collective: Collective, **how: Any) -> Program:
+    """`lower`, and the verifier's word on it: no test runs a program that is not right."""
+    program = lower(plan, collective, **how)
+    verify(program)
+    return program
+
+
 @st.composite
 def shapes(draw: st.DrawFn, size: int, root: int | None = None) -> Shape:
     """A random spanning tree: every rank hangs on one that was put there before."""
@@ -86,7 +95,7 @@ def plans(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Plan:
 def programs(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Program:
     """Any program that lowering makes of a random plan."""
     plan = draw(plans(min_size, max_size))
-    return lower(
+    return lowered(
         plan,
         draw(st.sampled_from([c for c in Collective if c is not Collective.BARRIER])),
         root=draw(st.integers(0, plan.size - 1)),

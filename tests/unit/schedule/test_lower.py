@@ -3,13 +3,12 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.programs import chain, chain_plan, packing, plan_of, plans, star, star_plan
+from support.programs import chain, chain_plan, lowered, packing, plan_of, plans, star, star_plan
 
 from blinkrun.errors import ProgramError
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal, Wait
 from blinkrun.schedule.lower import (
-    lower,
     lower_allgather,
     lower_allreduce,
     lower_alltoall,
@@ -34,7 +33,7 @@ MOVING = [collective for collective in Collective if collective is not Collectiv
 def test_what_is_lowered_verifies(collective, addressing, eager, data):
     plan = data.draw(plans())
     root = data.draw(st.integers(0, plan.size - 1))
-    verify(lower(plan, collective, root=root, addressing=addressing, eager=eager))
+    lowered(plan, collective, root=root, addressing=addressing, eager=eager)
 
 
 @pytest.mark.parametrize("size", range(1, 7))
@@ -43,14 +42,14 @@ def test_what_is_lowered_verifies(collective, addressing, eager, data):
 def test_stars_and_chains_of_every_size_verify(size, addressing, make):
     for collective in Collective:
         for root in range(size) if collective.is_rooted else [0]:
-            verify(lower(make(size), collective, root=root, addressing=addressing))
-            verify(lower(make(size), collective, root=root, eager=True))
+            lowered(make(size), collective, root=root, addressing=addressing)
+            lowered(make(size), collective, root=root, eager=True)
 
 
 @settings(max_examples=8)
 @given(plans(max_size=5), st.sampled_from(MOVING), st.sampled_from(Addressing))
 def test_any_number_of_chunks_verifies(plan, collective, addressing):
-    program = lower(plan, collective, addressing=addressing)
+    program = lowered(plan, collective, addressing=addressing)
     verify(program, chunks=(1, 2, 3, 5, 9, 11))
 
 
@@ -70,7 +69,7 @@ def test_any_slot_depth_verifies(plan, depth, addressing):
 @given(plans(), st.sampled_from(MOVING), st.sampled_from(Addressing))
 def test_lowering_is_a_function(plan, collective, addressing):
     again = Plan.from_json(plan.to_json())
-    assert lower(plan, collective, addressing=addressing) == lower(
+    assert lowered(plan, collective, addressing=addressing) == lowered(
         again, collective, addressing=addressing
     )
 
@@ -82,7 +81,7 @@ def reduces(program, rank):
 
 @pytest.mark.parametrize("size", [2, 3, 4, 16])
 def test_a_star_is_one_fused_step_at_each_root(size):
-    program = lower(star_plan(size), Collective.ALLREDUCE)
+    program = lowered(star_plan(size), Collective.ALLREDUCE)
     ranks = range(size)
     assert not program.pipelined
     assert (program.flags, program.slots) == (1, 0)
@@ -101,7 +100,7 @@ def test_a_star_is_one_fused_step_at_each_root(size):
 
 
 def test_two_staged_ranks_exchange_through_one_slot_each():
-    program = lower(star_plan(2), Collective.ALLREDUCE, addressing=STAGED)
+    program = lowered(star_plan(2), Collective.ALLREDUCE, addressing=STAGED)
     put, reduce, take = program.ranks[0].channels
     slot_at = {rank: Operand(rank, Buffer.SCRATCH) for rank in (0, 1)}
     mine, result = Operand(0, Buffer.INPUT), Operand(0, Buffer.OUTPUT)
@@ -116,6 +115,7 @@ def test_two_staged_ranks_exchange_through_one_slot_each():
 @pytest.mark.parametrize("addressing", Addressing)
 def test_deep_trees_go_up_and_down_in_channels_of_their_own(addressing):
     program = lower_allreduce(packing([chain(4, 0)]), 4, addressing)
+    verify(program)
     assert program.pipelined
     assert program.name == "trees"
     assert [len(steps.channels) for steps in program.ranks] == (
@@ -126,7 +126,7 @@ def test_deep_trees_go_up_and_down_in_channels_of_their_own(addressing):
 @settings(max_examples=8)
 @given(plans(min_size=2), st.sampled_from(Addressing), st.data())
 def test_sources_are_added_in_the_order_of_ranks(plan, addressing, data):
-    program = lower(plan, Collective.ALLREDUCE, addressing=addressing)
+    program = lowered(plan, Collective.ALLREDUCE, addressing=addressing)
     if addressing is DIRECT:
         for rank in range(plan.size):
             for step in reduces(program, rank):
@@ -136,7 +136,7 @@ def test_sources_are_added_in_the_order_of_ranks(plan, addressing, data):
 @settings(max_examples=8)
 @given(plans(min_size=2), st.sampled_from(Addressing))
 def test_reduce_leaves_other_outputs_alone(plan, addressing):
-    program = lower(plan, Collective.REDUCE, root=1, addressing=addressing)
+    program = lowered(plan, Collective.REDUCE, root=1, addressing=addressing)
     steps = [step for rank in range(plan.size) for step in reduces(program, rank)]
     written = {dst for step in steps for dst in step.dsts if dst.buffer is Buffer.OUTPUT}
     assert written == {Operand(1, Buffer.OUTPUT)}
@@ -146,7 +146,7 @@ def test_reduce_leaves_other_outputs_alone(plan, addressing):
 @settings(max_examples=8)
 @given(plans(min_size=2), st.sampled_from(MOVING))
 def test_one_shot_programs_need_no_flags(plan, collective):
-    program = lower(plan, collective, root=1, eager=True)
+    program = lowered(plan, collective, root=1, eager=True)
     assert (program.flags, program.eager, program.name) == (0, True, "one-shot")
     steps = [step for steps in program.ranks for c in steps.channels for step in c.steps]
     assert all(isinstance(step, Reduce) for step in steps)
@@ -155,7 +155,7 @@ def test_one_shot_programs_need_no_flags(plan, collective):
 @settings(max_examples=8)
 @given(plans(), st.sampled_from(MOVING), st.sampled_from(Addressing), st.booleans())
 def test_a_single_rank_only_copies(plan, collective, addressing, eager):
-    program = lower(star_plan(1), collective, addressing=addressing, eager=eager)
+    program = lowered(star_plan(1), collective, addressing=addressing, eager=eager)
     assert not program.pipelined
     assert len(reduces(program, 0)) == 1
 
@@ -168,7 +168,7 @@ def test_addressed_ranks_are_neighbours_in_the_tree():
     )
     for collective in set(MOVING) - {Collective.ALLTOALL}:
         for addressing in Addressing:
-            verify(lower(plan, collective, root=1, addressing=addressing), links=links)
+            verify(lowered(plan, collective, root=1, addressing=addressing), links=links)
 
 
 def test_packings_with_unlike_shares_meet_in_common_ones():
@@ -214,7 +214,7 @@ def test_barrier_only_meets():
 @pytest.mark.parametrize("root", [-1, 2])
 def test_a_root_that_is_not_there(collective, root):
     with pytest.raises(ProgramError, match=f"root {root} is none of the plan's 2 ranks"):
-        lower(star_plan(2), collective, root=root)
+        lowered(star_plan(2), collective, root=root)
 
 
 def test_packings_that_do_not_fit_are_refused():

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mutants import mutants
-from support.programs import plan_of, programs, star, star_plan
+from support.programs import lowered, plan_of, programs, star, star_plan
 
 from blinkrun.errors import ProgramError
 from blinkrun.executors import reference
 from blinkrun.schedule.ir import Addressing, Buffer, Program, Reduce, Signal, Wait
-from blinkrun.schedule.lower import lower
 from blinkrun.schedule.promise import location, moves_only
 from blinkrun.schedule.verify import verify
 from blinkrun.types import Collective
@@ -95,7 +94,7 @@ def is_no_fault(program: Program, what: str, mutant: Program) -> bool:
 
 @pytest.mark.parametrize(("plan", "collective", "addressing", "eager"), CASES)
 def test_every_fault_is_refused(plan, collective, addressing, eager):
-    program = lower(plan, collective, addressing=addressing, eager=eager)
+    program = lowered(plan, collective, addressing=addressing, eager=eager)
     accepted = [(what, mutant) for what, mutant in mutants(program) if is_accepted(mutant)]
     faults = [what for what, mutant in accepted if not is_no_fault(program, what, mutant)]
     assert not faults

@@ -4,12 +4,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from support.programs import lowered
 
 from blinkrun.executors import reference
 from blinkrun.planner.make import make_plan
 from blinkrun.planner.plan import Plan
 from blinkrun.schedule.ir import Addressing
-from blinkrun.schedule.lower import lower
 from blinkrun.schedule.verify import verify
 from blinkrun.topology.catalog import machine
 from blinkrun.topology.cpu import Cpu, Host, cpu_topology
@@ -44,7 +44,7 @@ def test_programs_of_real_machines_verify_over_their_links(name, collective):
     wired = {(link.src, link.dst) for link in topology.links}
     links = wired | {(dst, src) for src, dst in wired}  # a link lets both ends address each other
     for addressing in Addressing:
-        verify(lower(plan, collective, root=1, addressing=addressing), links=links)
+        verify(lowered(plan, collective, root=1, addressing=addressing), links=links)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -53,13 +53,13 @@ def test_they_sum(name):
     random = np.random.default_rng(1)
     inputs = list(random.integers(-99, 99, (plan.size, 1009)))
     for addressing in Addressing:
-        program = lower(plan, Collective.ALLREDUCE, addressing=addressing)
+        program = lowered(plan, Collective.ALLREDUCE, addressing=addressing)
         got = reference.run(program, inputs, reference.Call(chunk_elements=32, seed=1))
         assert all(np.array_equal(each, sum(inputs)) for each in got)
 
 
 def test_a_socket_is_reduced_in_one_fused_step_per_rank():
     _, plan = planned("one-socket")
-    program = lower(plan, Collective.ALLREDUCE)
+    program = lowered(plan, Collective.ALLREDUCE)
     assert program.name == "stars"
     assert not program.pipelined

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from support.programs import programs, star_plan
+from support.programs import lowered, programs, star_plan
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.encode import VERSION, encode
@@ -17,7 +17,6 @@ from blinkrun.schedule.ir import (
     Signal,
     Wait,
 )
-from blinkrun.schedule.lower import lower
 from blinkrun.types import Collective
 
 
@@ -85,7 +84,7 @@ def test_a_rank_reads_back_what_was_written(program):
 
 
 def test_words_of_a_small_program():
-    program = lower(star_plan(2), Collective.BROADCAST)
+    program = lowered(star_plan(2), Collective.BROADCAST)
     assert encode(program, 1).tolist() == [
         *(1, 1, 0, 0, 1, 2, 0, 1, 0, 0, 1, 0, 1),  # header: one channel, no prologue
         *(0, 1, 2),  # the channel: shares [0, 1), two steps
@@ -97,7 +96,7 @@ def test_words_of_a_small_program():
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_that_is_not_there(rank):
     with pytest.raises(ProgramError, match=f"rank {rank} is none of the program's 2"):
-        encode(lower(star_plan(2), Collective.ALLREDUCE), rank)
+        encode(lowered(star_plan(2), Collective.ALLREDUCE), rank)
 
 
 def test_numbers_must_fit_31_bits():

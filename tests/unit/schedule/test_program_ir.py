@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from support.programs import star_plan
+from support.programs import lowered, star_plan
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import (
@@ -16,7 +16,6 @@ from blinkrun.schedule.ir import (
     Signal,
     Wait,
 )
-from blinkrun.schedule.lower import lower
 from blinkrun.types import Collective
 
 OUT = Operand(0, Buffer.OUTPUT)
@@ -89,11 +88,11 @@ def test_blocks_and_flags_follow_from_the_program():
     blocks = {
         collective: (made.input_blocks, made.output_blocks)
         for collective in Collective
-        for made in [lower(plan, collective)]
+        for made in [lowered(plan, collective)]
     }
     assert blocks.pop(Collective.ALLTOALL) == (3, 3)
     assert blocks.pop(Collective.REDUCESCATTER) == (3, 1)
     assert blocks.pop(Collective.ALLGATHER) == (1, 3)
     assert set(blocks.values()) == {(1, 1)}
     assert program(Signal(4), Wait(1, 2)).flags == 5
-    assert lower(plan, Collective.BARRIER).flags == 0
+    assert lowered(plan, Collective.BARRIER).flags == 0

@@ -1,12 +1,10 @@
 import pytest
 from support.golden import check_golden
-from support.programs import plan_of, star, star_plan
+from support.programs import lowered, plan_of, star, star_plan
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import Addressing
-from blinkrun.schedule.lower import lower
 from blinkrun.schedule.render import render
-from blinkrun.schedule.verify import verify
 from blinkrun.types import Collective
 
 LINE = (0, (-1, 0, 1))
@@ -18,13 +16,12 @@ PLAN = plan_of([LINE, star(3, 2)], [[LINE], [star(3, 1)], [star(3, 2)]])
 def test_listings(collective, how):
     """Every step of every lowering, to be read; a change of lowering shows here first."""
     addressing = Addressing.DIRECT if how == "direct" else Addressing.STAGED
-    program = lower(PLAN, collective, addressing=addressing, eager=how == "eager")
-    verify(program)
+    program = lowered(PLAN, collective, addressing=addressing, eager=how == "eager")
     check_golden(f"programs/{collective.label}_{how}.txt", render(program))
 
 
 def test_one_rank():
-    program = lower(star_plan(3), Collective.REDUCE, root=1)
+    program = lowered(star_plan(3), Collective.REDUCE, root=1)
     assert render(program, rank=2) == (
         "reduce, root 1, 3 ranks, direct, stars: 1 share, 0 slots of depth 1, 1 flag\n"
         "rank 2\n"
@@ -36,4 +33,4 @@ def test_one_rank():
 @pytest.mark.parametrize("rank", [-1, 3])
 def test_a_rank_that_is_not_there(rank):
     with pytest.raises(ProgramError, match=f"rank {rank} is none"):
-        render(lower(star_plan(3), Collective.BARRIER), rank)
+        render(lowered(star_plan(3), Collective.BARRIER), rank)

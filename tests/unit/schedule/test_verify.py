@@ -280,10 +280,9 @@ def test_only_linked_ranks_are_addressed():
 
 
 @pytest.mark.parametrize("addressing", Addressing)
-def test_sixteen_ranks_take_less_than_a_second(addressing):
-    plan = star_plan(16)
-    for collective in Collective:
-        program = lower(plan, collective, addressing=addressing)
-        start = time.process_time()
-        verify(program)
-        assert time.process_time() - start < 1
+@pytest.mark.parametrize("collective", Collective)
+def test_sixteen_ranks_take_less_than_a_second(collective, addressing):
+    program = lower(star_plan(16), collective, addressing=addressing)
+    start = time.process_time()
+    verify(program)
+    assert time.process_time() - start < 1
