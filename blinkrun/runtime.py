@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from blinkrun.planner.plan import Plan
 
 LEAVE_LOOK_S = 0.002  # how often a rank that ends looks whether the others have
+LEAVE_GRACE_S = 1.0  # what the other ranks of an aborted job get to leave as well
 
 
 @dataclass(slots=True)
@@ -174,13 +175,23 @@ def _at_exit() -> None:
     group.leave()
     if _state.failed:
         return
-    # MPI_Finalize waits without a deadline for ranks that may fail later; wait here instead, where
-    # their end is seen.
+    if _others_leave(group):
+        control.finalize()
+
+
+def _others_leave(group: Any) -> bool:
+    """Wait until every rank has left; False if an aborted job's ranks do not within a while.
+
+    MPI_Finalize waits without a deadline for ranks that may yet fail. Waiting here instead, their
+    failure is seen.
+    """
     pause_s = LEAVE_LOOK_S
+    grace_ends = None
     while not group.all_left():
         if group.aborted():
-            return
+            grace_ends = grace_ends or time.monotonic() + LEAVE_GRACE_S
+            if time.monotonic() > grace_ends:
+                return False
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, 0.05)
-    if not group.aborted():
-        control.finalize()
+    return True

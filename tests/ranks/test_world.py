@@ -1,0 +1,144 @@
+"""blinkrun on real processes under MPI: places, collectives, waiting, and ends."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from support.harness import mpiexec_command, rank_environ
+
+pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+
+COUNTS = [0, 1, 7, 64, 509, 4099, 100_003]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_places(run_ranks, size):
+    for rank, place in enumerate(run_ranks("world_cases:places", size=size)):
+        assert "needs blinkrun.init() first" in place[0]
+        assert place[1:] == [rank, size, rank, size, 0, 1, size]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_collective_at_every_count(run_ranks, size):
+    assert run_ranks("world_cases:collectives", size=size, counts=COUNTS) == [0] * size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [8, 16])
+def test_more_ranks_than_cores(run_ranks, size):
+    counts = [0, 1, 1009, 100_003]
+    results = run_ranks("world_cases:collectives", size=size, counts=counts, timeout_s=110)
+    assert results == [0] * size
+
+
+def test_allreduce_sums_over_ranks(run_ranks):
+    size, count = 3, 7  # 7: not a multiple of any size but 1
+    results = run_ranks("world_cases:arange_sum", size=size, count=count)
+    assert results == [[i * size * (size - 1) / 2 for i in range(count)]] * size
+
+
+def test_objects(run_ranks):
+    assert run_ranks("world_cases:objects", size=3) == [[{"from": 2}, [0, 10, 20]]] * 3
+
+
+def test_init_after_shutdown(run_ranks):
+    assert run_ranks("world_cases:again_after_shutdown", size=2) == [[2.0] * 3] * 2
+
+
+def test_a_rank_that_waits_sleeps(run_ranks):
+    seconds = run_ranks("world_cases:waits_without_burning", size=2, seconds=5)
+    assert seconds[1] < 0.1
+
+
+def test_a_late_rank_is_named_before_the_deadline_is_long_over(run_ranks):
+    results = run_ranks("world_cases:late_rank", size=3, deadline_s=0.5)
+    for message, ranks, seconds in (results[0], results[2]):
+        assert "waited 0.5 s in allreduce of 10 float64 (sum)" in message
+        assert "for rank 1" in message
+        assert ranks == [1]
+        assert seconds < 3
+
+
+def test_memory_is_not_a_file(run_ranks):
+    for maps, total in run_ranks("world_cases:shared_maps", size=2):
+        assert maps
+        assert all(name.startswith("/memfd:blinkrun-") for name in maps)
+        assert total == 2.0
+
+
+def test_a_forked_child_is_no_rank(run_ranks):
+    assert run_ranks("world_cases:forked_child", size=2) == [[7, 2.0]] * 2
+
+
+def test_bad_timeout(run_ranks):
+    assert "timeout_s is 0" in run_ranks("world_cases:bad_timeout", size=1)[0]
+
+
+ENDS = {
+    "raises": "raise RuntimeError('rank 1 breaks')",
+    "exits early": "raise SystemExit(0)",
+    "is killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_the_job_ends_when_a_rank_does(way, tmp_path):
+    """Under plain mpiexec, without our launcher."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy, blinkrun\n"
+        "blinkrun.init()\n"
+        "blinkrun.barrier()\n"
+        f"if blinkrun.rank() == 1:\n    {ENDS[way]}\n"
+        "blinkrun.allreduce(numpy.ones(100))\n"
+        "print('went on')\n"
+    )
+    started = time.monotonic()
+    job = subprocess.run(
+        [*mpiexec_command(3), sys.executable, str(script)],
+        env=rank_environ(60.0),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert job.returncode != 0
+    assert time.monotonic() - started < 15
+    assert "went on" not in job.stdout
+    if way == "exits early":
+        assert "PeerLeftError: rank 1 has left the job" in job.stderr
+
+
+def test_alone_without_mpi(tmp_path):
+    """A process that nobody started as a rank is a world of one, and loads no MPI."""
+    code = (
+        "import sys, numpy, blinkrun; blinkrun.init();"
+        "print(blinkrun.size(), blinkrun.allreduce(numpy.ones(2)).tolist(),"
+        " [m for m in ('mpi4py', 'torch', 'networkx', 'scipy') if m in sys.modules])"
+    )
+    environ = {key: value for key, value in os.environ.items() if "MPI" not in key}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environ, "BLINKRUN_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "1 [1.0, 1.0] []\n"
+
+
+def test_two_mpis_mixed_are_told(tmp_path):
+    """The launcher says how many ranks it started; a foreign MPI sees one each."""
+    done = subprocess.run(
+        [*mpiexec_command(1), sys.executable, "-c", "import blinkrun; blinkrun.init()"],
+        env={**rank_environ(20.0), "BLINKRUN_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "the launcher started 2 ranks but MPI sees 1" in done.stderr
