@@ -39,7 +39,7 @@ lint: $(TEST)/.blinkrun
 	ln -s $(CURDIR)/blinkrun/* $(CURDIR)/launcher $(TREE)/blinkrun/
 	cd $(TREE) && ../bin/mypy --config-file $(CURDIR)/pyproject.toml \
 	  --cache-dir $(CURDIR)/.mypy_cache/tree -p blinkrun
-	cd $(TREE) && ../bin/lint-imports --config $(CURDIR)/pyproject.toml \
+	cd $(TREE) && ../bin/lint-imports $(CURDIR)/pyproject.toml \
 	  --cache-dir $(CURDIR)/.import_linter_cache
 
 format: $(TEST)/.packages
