@@ -24,8 +24,7 @@ def _broadcast_direct(builder: Builder, tree: PlannedTree, part: Part, block: in
         output = Operand(rank, Buffer.OUTPUT, block)
         leave = waits((child, got[child]) for child in tree.children(rank))
         if rank == tree.root:
-            own: list[Step] = [Reduce((output,), (source,))]
-            builder.add(rank, Phase.UP, tree.root, part, [*own, *leave])
+            builder.add(rank, Phase.UP, tree.root, part, [Reduce((output,), (source,)), *leave])
             continue
         parent = tree.parents[rank]
         ready = waits([(parent, got[parent])]) if parent != tree.root else []

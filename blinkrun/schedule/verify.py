@@ -86,7 +86,8 @@ class _Replay:
         self.num_chunks = num_chunks
         self.in_place = in_place
         self.memory = Memory(program, in_place=in_place)
-        self.clocks: list[Clock] = [[0] * max(len(self.lanes), 1) for _ in self.lanes]
+        self.before_all: Clock = [0] * max(len(self.lanes), 1)
+        self.clocks: list[Clock] = [self.before_all.copy() for _ in self.lanes]
         self.signals: dict[tuple[Rank, int], list[Clock]] = defaultdict(list)
 
     def run(self) -> None:
@@ -97,11 +98,10 @@ class _Replay:
         self._check_promises()
 
     def _run_prologue(self, lane: Lane) -> None:
-        before_all: Clock = [0] * max(len(self.lanes), 1)
         reduces = [step for step in lane.channel.steps if isinstance(step, Reduce)]
         for number, step in enumerate(reduces):  # there is nothing else, see verify_static
             try:
-                self.memory.carry_out(step, 0, actor=0, clock=before_all)
+                self.memory.carry_out(step, 0, actor=0, clock=self.before_all)
             except Broken as err:
                 self._fail(f"{lane.at(number, 0)}: {err}", err)
 
@@ -179,8 +179,7 @@ class _Replay:
         def end(rank: Rank) -> Clock:
             if rank not in ends:
                 own = [self.clocks[n] for n, lane in enumerate(self.lanes) if lane.rank == rank]
-                never = [0] * len(self.lanes)
-                ends[rank] = [max(times) for times in zip(never, *own, strict=True)]
+                ends[rank] = [max(times) for times in zip(self.before_all, *own, strict=True)]
             return ends[rank]
 
         late = self.memory.find_late_access(end)

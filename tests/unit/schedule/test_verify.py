@@ -271,6 +271,22 @@ def test_prologues_keep_to_themselves(steps, says):
     refuse(replace(eager, ranks=(changed, eager.ranks[1])), says)
 
 
+def test_a_prologue_may_serve_a_part_that_no_channel_has():
+    eager = lower_eager(Collective.REDUCESCATTER, 2)
+    halves = replace(eager, shares=2, slots=3)
+    twice = [
+        RankProgram(
+            *(tuple(replace(c, part=Part(0, 2)) for c in own) for own in (r.prologue, r.channels))
+        )
+        for r in eager.ranks
+    ]
+    verify(replace(halves, ranks=tuple(twice)))
+    # Rank 0 keeps half of a block that it has not put anywhere else.
+    put = Channel(Part(0, 1), (copy(slot(0, 2), inp(0, 1)),))
+    more = replace(twice[0], prologue=(put,))
+    refuse(replace(halves, ranks=(more, twice[1])), "before anything was written there")
+
+
 def test_only_linked_ranks_are_addressed():
     program = lower_allreduce(packing([chain(3, 0)]), 3, DIRECT)
     links = {(0, 1), (1, 0), (1, 2), (2, 1)}
