@@ -6,6 +6,7 @@ from a root. Finding that out takes whole-number arithmetic only, no solver.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -98,26 +99,24 @@ def certified(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> P
     """Return an optimal packing with equal rates of some of `trees`, if there is an obvious one.
 
     Tried are all trees of one depth, shallow ones first. The proof prices the resources that are
-    full equally: those are the cut, if the packing is optimal.
+    full equally: those are the cut, if the packing is optimal. Where a single tree from `root` is
+    as fast, it is enough; for allreduce several share the work of turning the data round.
     """
     for depth in sorted({tree.depth for tree in trees}):
-        packed = _equal_rates(network, root, [tree for tree in trees if tree.depth == depth])
-        if packed is not None:
-            return packed
+        level = [tree for tree in trees if tree.depth == depth]
+        packed = _equal_rates(network, root, level)
+        if packed is None:
+            continue
+        for tree in level if root is not None else ():
+            rate, _ = _common_rate(network, [tree])
+            if rate == packed.bound:
+                return Packed((tree,), (rate,), packed.prices, packed.bound)
+        return packed
     return None
 
 
 def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> Packed | None:
-    load = [0] * len(network.capacities)
-    for tree in trees:
-        for at, times in network.use(tree.column).items():
-            load[at] += times
-    room = [Fraction(c, times) for c, times in zip(network.capacities, load, strict=True) if times]
-    rate = min(room)
-    full = [
-        times > 0 and Fraction(capacity, times) == rate
-        for capacity, times in zip(network.capacities, load, strict=True)
-    ]
+    rate, full = _common_rate(network, trees)
     cost = tree_cost(network, root, [Fraction(at) for at in full])
     if cost == 0:
         return None
@@ -126,3 +125,13 @@ def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -
     if bound != rate * len(trees):
         return None
     return Packed(tuple(trees), (rate,) * len(trees), prices, bound)
+
+
+def _common_rate(network: Network, trees: Sequence[Rooted]) -> tuple[Fraction, list[bool]]:
+    """Return the rate that all trees can have at once, and which resources are full then."""
+    load: Counter[int] = Counter()
+    for tree in trees:
+        load.update(network.use(tree.column))
+    room = {at: Fraction(network.capacities[at], times) for at, times in load.items()}
+    rate = min(room.values())
+    return rate, [room.get(at) == rate for at in range(len(network.capacities))]
