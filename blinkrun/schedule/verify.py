@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Part, Program, Reduce, Signal, Wait
+from blinkrun.schedule.ir import Program, Reduce, Signal, Wait
 from blinkrun.schedule.promise import Promise, promises
 from blinkrun.schedule.verify_memory import Access, Broken, Clock, Memory, Value, ranks_in
-from blinkrun.schedule.verify_static import Lane, Links, check_static, lanes
+from blinkrun.schedule.verify_static import Lane, Links, check_static, independent_groups
 from blinkrun.types import Collective, Rank
 
 
@@ -63,24 +63,20 @@ def verify(
         chunks = (1,)
     elif chunks is None:
         chunks = (1, program.slot_depth + 1) if program.pipelined else (1,)
-    groups: dict[Part, list[Lane]] = defaultdict(list)
-    for lane in lanes(program):
-        groups[lane.channel.part].append(lane)
-    for part, group in groups.items():
-        # Parts share neither memory nor flags (see verify_static): each can be taken by itself.
+    for group in independent_groups(program):
         for num_chunks in sorted(set(chunks)):
             for aliased in in_place:
-                _Replay(program, part, group, num_chunks, aliased).run()
+                _Replay(program, group, num_chunks, aliased).run()
 
 
 class _Replay:
-    """One symbolic run of the channels of one part."""
+    """One symbolic run of a group of channels, all of one part."""
 
     def __init__(
-        self, program: Program, part: Part, group: list[Lane], num_chunks: int, in_place: bool
+        self, program: Program, group: list[Lane], num_chunks: int, in_place: bool
     ) -> None:
         self.program = program
-        self.part = part
+        self.part = group[0].channel.part
         self.prologue = [lane for lane in group if lane.prologue]
         self.lanes = [lane for lane in group if not lane.prologue]
         self.num_chunks = num_chunks
@@ -201,7 +197,7 @@ class _Replay:
         results: set[Value | None] = set()
         for output, promise in promises(self.program).items():
             if output not in written:
-                continue  # this part of the block is another packing's
+                continue  # another group's
             for chunk in range(self.num_chunks):
                 value = self.memory.held(output, chunk)
                 where = f"OUTPUT[{output.index}] of rank {output.rank}, chunk {chunk}"

@@ -50,6 +50,42 @@ def lanes(program: Program) -> list[Lane]:
     return prologues + channels
 
 
+def independent_groups(program: Program) -> list[list[Lane]]:
+    """Return the channels in groups that share neither flags nor memory, in order.
+
+    Parts of a block are apart and flags stay within a part, see `check_static`.
+    """
+    groups: list[list[Lane]] = []
+    group_of: dict[object, int] = {}
+    for lane in lanes(program):
+        keys = set(_shared_by(program, lane))
+        met = sorted({group_of[key] for key in keys if key in group_of})
+        target = met[0] if met else len(groups)
+        if not met:
+            groups.append([])
+        for other in met[1:]:
+            groups[target] += groups[other]
+            groups[other] = []
+            group_of = {k: target if g == other else g for k, g in group_of.items()}
+        groups[target].append(lane)
+        group_of.update((key, target) for key in keys)
+    return [group for group in groups if group]
+
+
+def _shared_by(program: Program, lane: Lane) -> Iterator[object]:
+    """Yield names for the flags and the memory that `lane` uses."""
+    part = lane.channel.part
+    for step in lane.channel.steps:
+        match step:
+            case Wait(rank, flag):
+                yield rank, flag
+            case Signal(flag):
+                yield lane.rank, flag
+            case Reduce(dsts, srcs):
+                for operand in (*dsts, *srcs):
+                    yield part, location(operand, program.collective, in_place=True)
+
+
 def check_static(program: Program, links: Links | None) -> None:
     """Raise ProgramError if a step can be seen to be wrong by itself."""
     every_lane = lanes(program)
