@@ -1,1 +1,22 @@
-"""See docs/architecture.md for where this layer stands."""
+"""The commands of blinkrun, by name; a table only, so that reading it costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: the module whose ``main(argv)`` runs it, and its line in the help.
+
+    `ranks` says that it runs on ranks, ``blinkrun -np N name``; otherwise it runs as it is.
+    """
+
+    module: str
+    help: str
+    ranks: bool
+
+
+COMMANDS: dict[str, Command] = {
+    "bench": Command("blinkrun.bench.main", "measure collectives, in nccl-tests' table", True),
+}

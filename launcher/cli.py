@@ -1,0 +1,150 @@
+"""The command ``blinkrun``: command line in, exit code out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blinkrun.cli import COMMANDS
+from blinkrun.errors import BlinkrunError, LaunchError, UsageError
+from blinkrun.launcher.options import HELP, Options, parse
+from blinkrun.log import say
+from blinkrun.version import __version__
+
+if TYPE_CHECKING:
+    from blinkrun.launcher.mpiexec import Mpi
+    from blinkrun.launcher.spec import JobSpec
+
+EXIT_USAGE = 2
+EXIT_LAUNCH = 1
+LATER_COMMANDS = ("topo", "plan", "simulate", "doctor")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``blinkrun argv`` (`sys.argv` by default) and return its exit code."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except UsageError as err:
+        say(str(err))
+        return EXIT_USAGE
+    except LaunchError as err:
+        say(str(err))
+        return EXIT_LAUNCH
+    except BlinkrunError as err:
+        say(str(err))
+        return EXIT_LAUNCH
+
+
+def help_text() -> str:
+    """Return what ``blinkrun --help`` prints."""
+    lines = [f"  {name:<20} {command.help}\n" for name, command in COMMANDS.items()]
+    return HELP.format(commands="".join(lines))
+
+
+def _run(argv: list[str]) -> int:
+    if not argv:
+        raise UsageError("nothing to run; example: blinkrun -np 2 train.py (see blinkrun --help)")
+    options = parse(argv)
+    if options.help or options.version:
+        sys.stdout.write(help_text() if options.help else f"blinkrun {__version__}\n")
+        return 0
+    command = COMMANDS.get(options.program[0]) if options.program else None
+    if options.program and options.program[0] in LATER_COMMANDS:
+        raise UsageError(f"the command '{options.program[0]}' is not part of version {__version__}")
+    if command is not None and not command.ranks:
+        return _call(command.module, options)
+    return _launch(_spec(options))
+
+
+def _call(module: str, options: Options) -> int:
+    """Run a command that needs no ranks, in this process."""
+    from importlib import import_module  # noqa: PLC0415
+
+    if options.num_ranks is not None:
+        raise UsageError(f"the command '{options.program[0]}' runs without ranks; leave -np out")
+    return int(import_module(module).main(options.program[1:]))
+
+
+def _spec(options: Options) -> JobSpec:
+    """Return the job that `options` describe, checked."""
+    from blinkrun.launcher.forward import forwarded  # noqa: PLC0415
+    from blinkrun.launcher.programs import resolve  # noqa: PLC0415
+    from blinkrun.launcher.spec import DEFAULT_START_TIMEOUT_S, JobSpec  # noqa: PLC0415
+
+    if options.num_ranks is None:
+        program = " ".join(options.program[:1]) or "train.py"
+        raise UsageError(f"how many ranks? example: blinkrun -np 2 {program}")
+    start_timeout_s = options.start_timeout_s
+    return JobSpec(
+        num_ranks=options.num_ranks,
+        program=resolve(options.program, COMMANDS),
+        mpi=options.mpi,
+        environ=forwarded(options.environ, os.environ),
+        prefix=options.prefix,
+        output_dir=options.output_dir,
+        start_timeout_s=DEFAULT_START_TIMEOUT_S if start_timeout_s is None else start_timeout_s,
+        timeout_s=options.timeout_s,
+        time_limit_s=options.time_limit_s,
+        verbose=options.verbose,
+        dry_run=options.dry_run,
+    )
+
+
+def _launch(spec: JobSpec) -> int:
+    """Find the MPI and run the job, or say how it would be run."""
+    from blinkrun import env  # noqa: PLC0415
+    from blinkrun.launcher.discover import find_mpi  # noqa: PLC0415
+    from blinkrun.launcher.job import Job, agent_command  # noqa: PLC0415
+    from blinkrun.launcher.mpiexec import arguments, outside_of_jobs, settings  # noqa: PLC0415
+    from blinkrun.launcher.slots import thread_environ  # noqa: PLC0415
+
+    base = outside_of_jobs(os.environ)
+    seen = {**base, **spec.environ}
+    mpi = find_mpi(spec.mpi, seen)
+    cores = len(os.sched_getaffinity(0))
+    added = settings(mpi, spec.num_ranks, cores, seen)
+    threads = thread_environ(cores, spec.num_ranks, seen)
+    ranks = {**added, **threads, env.SIZE: str(spec.num_ranks)}
+    if spec.timeout_s is not None:
+        ranks[env.TIMEOUT] = f"{spec.timeout_s:g}"
+    ranks.update(spec.environ)
+    command = [
+        *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0),
+        *agent_command(spec.program.argv),
+    ]
+    if spec.dry_run:
+        _print_command(command, ranks)
+        return 0
+    if spec.verbose:
+        _explain(mpi, command, ranks, threads)
+    # What changes how programs are loaded is for the ranks' programs alone.
+    of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
+    job = Job(spec, command=command, environ={**base, **added, **of_mpi}, rank_environ=ranks)
+    return job.run()
+
+
+def _print_command(command: Sequence[str], environ: dict[str, str]) -> None:
+    import shlex  # noqa: PLC0415
+
+    print(shlex.join(command))
+    print(f"# environment: {' '.join(sorted(environ))}")
+
+
+def _explain(
+    mpi: Mpi, command: Sequence[str], environ: dict[str, str], threads: dict[str, str]
+) -> None:
+    """Say what is run; names of variables only, values may be secret."""
+    import shlex  # noqa: PLC0415
+
+    say(f"MPI: {mpi}")
+    say(f"command: {shlex.join(command)}")
+    say(f"environment: {' '.join(sorted(environ))}")
+    share = next(iter(threads.values()), None)
+    said = f"{share} (cores / ranks)" if share else "as OMP_NUM_THREADS says"
+    say(f"threads per rank: {said}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

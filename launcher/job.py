@@ -1,0 +1,350 @@
+"""Runs one job from start to end: one loop over the ranks, mpiexec, the output and the signals."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from blinkrun.launcher import agent
+from blinkrun.launcher.control import Connection, ControlServer
+from blinkrun.launcher.outcome import (
+    EXIT_FAILED,
+    Outcome,
+    Reason,
+    Stop,
+    decide,
+    name_ranks,
+)
+from blinkrun.launcher.process import MpiProcess, SignalInbox, sweep
+from blinkrun.launcher.sink import Sink
+from blinkrun.launcher.spec import JobSpec
+from blinkrun.launcher.watch import HangWatch, group_cpu_seconds
+
+TERM_GRACE_S = 1.0  # between SIGTERM and SIGKILL when a rank has failed
+SIGNAL_GRACE_S = 2.0  # the same when the user ends the job: programs may want to save something
+SETTLE_S = 0.3  # a rank that blames another: how long that one has to show its own end
+GIVE_UP_S = 1.0  # after SIGKILL: how long supervisors have to report
+MPI_END_S = 3.0  # how long mpiexec may take to end after its ranks
+LOOP_S = 1.0
+
+
+def agent_command(argv: Sequence[str]) -> list[str]:
+    """Return the command of one rank: its supervisor, which runs `argv`."""
+    return [sys.executable, "-S", "-E", str(Path(agent.__file__)), "--", *argv]
+
+
+class Job:
+    """One job. `run` may be called once."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        rank_environ: Mapping[str, str],
+    ) -> None:
+        self._spec = spec
+        self._rank_environ = dict(rank_environ)
+        self._sink = Sink(spec.num_ranks, prefix=spec.prefix, output_dir=spec.output_dir)
+        self._server = ControlServer(spec.num_ranks)
+        self._inbox = SignalInbox()
+        self._mpi = MpiProcess(command, {**environ, **self._server.environ()})
+        self._links: dict[int, Connection] = {}  # by descriptor, greeted or not
+        self._ranks: dict[int, Connection] = {}
+        self._started_s = time.monotonic()
+        self._running = False
+        self._reason: Reason | None = None
+        self._start_problem = ""
+        self._kill_steps: list[tuple[float, int]] = []  # (when, signal), 0: give up
+        self._begin_end_s: float | None = None
+        self._given_up = False
+        self._mpi_reads = True
+        self._watch = HangWatch(spec.timeout_s) if spec.timeout_s is not None else None
+        self._next_sample_s = 0.0
+
+    def run(self) -> int:
+        """Run the job and return its exit code; its last words are on stderr."""
+        try:
+            while not self._is_over():
+                self._step()
+            outcome = self._finish()
+        finally:
+            sweep(self._server.job)
+            self._mpi.close()
+            self._server.close()
+            self._sink.close()
+        self._write_out(outcome.text())
+        self._inbox.close()
+        return outcome.exit_code
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        if self._given_up:
+            return True
+        if not self._running:
+            return bool(self._start_problem)
+        return all(rank.is_done or rank.lost_s is not None for rank in self._ranks.values())
+
+    def _step(self) -> None:
+        """Wait for one round of events and serve them."""
+        poll = select.poll()
+        handlers: dict[int, Callable[[], None]] = {
+            self._inbox.fd: self._on_signals,
+            self._server.fd: self._on_connect,
+        }
+        if self._mpi_reads:
+            handlers[self._mpi.output_fd] = self._on_mpi_output
+        if self._mpi.status() is None:
+            handlers[self._mpi.exit_fd] = lambda: None
+        if not self._sink.is_full:
+            for fd in self._links:
+                handlers[fd] = lambda fd=fd: self._on_link(fd)  # type: ignore[misc]
+        for fd in handlers:
+            poll.register(fd, select.POLLIN)
+        for stream in self._sink.waiting():
+            poll.register(stream.fd, select.POLLOUT)
+        for fd, _ in poll.poll(self._wait_s() * 1e3):
+            if fd in handlers:
+                handlers[fd]()
+        for stream in self._sink.waiting():
+            stream.push()
+        self._check()
+
+    def _wait_s(self) -> float:
+        """Return how long the loop may sleep."""
+        now_s = time.monotonic()
+        due = [now_s + LOOP_S]
+        if self._kill_steps:
+            due.append(self._kill_steps[0][0])
+        if self._begin_end_s is not None:
+            due.append(self._begin_end_s)
+        if not self._running:
+            due.append(self._started_s + self._spec.start_timeout_s)
+        if self._spec.time_limit_s is not None:
+            due.append(self._started_s + self._spec.time_limit_s)
+        if self._watch is not None and self._running:
+            due.append(self._next_sample_s)
+        return max(0.0, min(due) - now_s)
+
+    def _check(self) -> None:
+        """Do what is due: starting, limits, the steps of ending a job."""
+        now_s = time.monotonic()
+        if not self._running and not self._start_problem:
+            self._check_start(now_s)
+        if self._sink.is_closed:
+            self._stop(Reason(Stop.OUTPUT_CLOSED))
+        limit_s = self._spec.time_limit_s
+        if limit_s is not None and now_s >= self._started_s + limit_s:
+            self._stop(Reason(Stop.TIME_LIMIT, limit_s))
+        if self._running:
+            self._check_moving(now_s)
+            self._check_failed(now_s)
+        while self._kill_steps and now_s >= self._kill_steps[0][0]:
+            _, number = self._kill_steps.pop(0)
+            if number:
+                self._kill(number)
+            else:
+                self._given_up = True
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def _check_start(self, now_s: float) -> None:
+        num_ranks = self._spec.num_ranks
+        missing = name_ranks(set(range(num_ranks)) - set(self._ranks)) if self._ranks else ""
+        missing = missing or name_ranks(range(num_ranks))
+        if len(self._ranks) == num_ranks:
+            self._start_ranks()
+        elif self._mpi.status() is not None:
+            status = self._mpi.status()
+            self._start_problem = f"mpiexec ended with exit code {status} before {missing} came up"
+        elif now_s >= self._started_s + self._spec.start_timeout_s:
+            self._start_problem = (
+                f"{missing} did not come up in {self._spec.start_timeout_s:g} s (--start-timeout)"
+            )
+
+    def _start_ranks(self) -> None:
+        self._running = True
+        self._next_sample_s = time.monotonic()
+        for rank, link in self._ranks.items():
+            order: dict[str, object] = {"job": self._server.job, "environ": self._rank_environ}
+            link.go(order, _stdin() if rank == 0 else None)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def _on_connect(self) -> None:
+        connection = self._server.accept()
+        if connection is not None:
+            self._links[connection.fd] = connection
+
+    def _on_link(self, fd: int) -> None:
+        link = self._links[fd]
+        frames = link.read()
+        if frames is None:
+            self._drop(link)
+            return
+        for kind, body in frames:
+            if link.rank < 0:
+                if not self._greet(link, kind, body):
+                    return
+            elif kind in (agent.STDOUT, agent.STDERR):
+                self._sink.take(link.rank, kind, body)
+            else:
+                link.note(kind, body, time.monotonic())
+
+    def _greet(self, link: Connection, kind: int, body: bytes) -> bool:
+        """Take a supervisor in; whether it belongs here."""
+        if not self._server.greet(link, kind, body):
+            self._drop(link)
+            return False
+        num_ranks = self._spec.num_ranks
+        if link.size != num_ranks or link.rank in self._ranks:
+            self._start_problem = (
+                f"mpiexec started rank {link.rank} of {link.size} where {num_ranks} ranks are"
+                " wanted; the MPI's own settings or a batch system interfere"
+            )
+        self._ranks[link.rank] = link
+        return True
+
+    def _drop(self, link: Connection) -> None:
+        del self._links[link.fd]
+        link.link.close()
+        if link.rank >= 0 and not link.is_done:
+            link.lost_s = time.monotonic()
+            if not self._running:
+                del self._ranks[link.rank]
+
+    def _on_mpi_output(self) -> None:
+        self._mpi_reads = self._mpi.read()
+
+    def _on_signals(self) -> None:
+        for number in self._inbox.read():
+            if self._reason is not None and self._reason.stop is Stop.SIGNAL:
+                self._kill(signal.SIGKILL)  # a second time: at once
+                self._given_up = True
+            elif not self._running:
+                self._reason = Reason(Stop.SIGNAL, number)
+                self._given_up = True
+            else:
+                self._stop(Reason(Stop.SIGNAL, number))
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def _check_failed(self, now_s: float) -> None:
+        """See whether the job has failed, and begin to end it."""
+        if self._kill_steps or self._reason is not None:
+            return
+        records = [link.record(()) for link in self._ranks.values()]
+        failed = [record for record in records if record.failed_s is not None]
+        is_told = any(record.told_s is not None and record.is_running for record in records)
+        is_lost = any(record.lost_s is not None for record in records)
+        if any(not record.is_secondary for record in failed) or is_lost:
+            self._end(now_s, TERM_GRACE_S)
+        elif failed or is_told or self._mpi.status() is not None:
+            if self._begin_end_s is None:
+                self._begin_end_s = now_s + SETTLE_S
+            elif now_s >= self._begin_end_s:
+                self._begin_end_s = None
+                if not failed and not is_told:
+                    self._reason = Reason(Stop.MPI_ENDED, self._mpi.status() or 0)
+                self._end(now_s, TERM_GRACE_S)
+
+    def _check_moving(self, now_s: float) -> None:
+        if self._watch is None or self._reason is not None or now_s < self._next_sample_s:
+            return
+        self._next_sample_s = now_s + self._watch.interval_s
+        groups = {link.pid for link in self._ranks.values() if link.pid and link.code is None}
+        if self._watch.is_hung(now_s, group_cpu_seconds(groups), self._sink.num_chunks):
+            self._stop(Reason(Stop.HUNG, self._spec.timeout_s or 0))
+
+    def _stop(self, reason: Reason) -> None:
+        """End the job for `reason`, unless it is ending already."""
+        if self._reason is not None or self._kill_steps:
+            return
+        self._reason = reason
+        if not self._running:
+            self._given_up = True
+        grace_s = SIGNAL_GRACE_S if reason.stop is Stop.SIGNAL else TERM_GRACE_S
+        self._end(time.monotonic(), grace_s)
+
+    def _end(self, now_s: float, grace_s: float) -> None:
+        self._kill_steps = [
+            (now_s, signal.SIGTERM),
+            (now_s + grace_s, signal.SIGKILL),
+            (now_s + grace_s + GIVE_UP_S, 0),
+        ]
+
+    def _kill(self, number: int) -> None:
+        for link in self._ranks.values():
+            is_leaving = link.report is not None and number != signal.SIGKILL
+            if link.lost_s is None and link.code is None and not is_leaving:
+                link.kill(number)
+        if number == signal.SIGKILL:
+            sweep(self._server.job)
+
+    def _finish(self) -> Outcome:
+        """Wait for mpiexec, end what is left, and decide what to say."""
+        is_clean = all(link.code == 0 for link in self._ranks.values()) and self._running
+        if not is_clean:
+            self._mpi.signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + MPI_END_S
+        while self._mpi.status() is None and time.monotonic() < deadline_s:
+            poll = select.poll()
+            poll.register(self._mpi.exit_fd, select.POLLIN)
+            if self._mpi_reads:
+                poll.register(self._mpi.output_fd, select.POLLIN)
+            poll.register(self._inbox.fd, select.POLLIN)
+            for fd, _ in poll.poll(LOOP_S * 1e3):
+                if fd == self._mpi.output_fd:
+                    self._on_mpi_output()
+                elif fd == self._inbox.fd and self._inbox.read():
+                    deadline_s = 0.0
+        while self._mpi_reads and self._mpi.status() is not None:
+            before = self._mpi.text()
+            self._on_mpi_output()
+            if self._mpi.text() == before:
+                break
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        if self._start_problem:
+            return Outcome(EXIT_FAILED, _with_words_of_mpi(self._start_problem, self._mpi.text()))
+        records = [
+            self._ranks[rank].record(self._sink.tails[rank].lines()) for rank in sorted(self._ranks)
+        ]
+        if self._spec.verbose and self._mpi.text():
+            sys.stderr.write("".join(f"mpiexec: {x}\n" for x in self._mpi.text().splitlines()))
+        return decide(records, self._reason, self._mpi.text())
+
+    def _write_out(self, last_words: str) -> None:
+        """Write what is left of the ranks' output and then `last_words`; a signal cuts it short."""
+        while waiting := self._sink.waiting():
+            if self._inbox.read():
+                return
+            for stream in waiting:
+                stream.push(wait_s=0.1)
+        sys.stderr.write(last_words)
+        sys.stderr.flush()
+
+
+def _stdin() -> int | None:
+    """Return the launcher's stdin for rank 0, or None if it is closed."""
+    try:
+        os.fstat(0)
+    except OSError:
+        return None
+    return 0
+
+
+def _with_words_of_mpi(problem: str, text: str) -> str:
+    lines = [line.rstrip() for line in text.splitlines()]
+    words = [line for line in lines if line.strip("-=* ")]
+    if not words:
+        return problem
+    return f"{problem}; it said:\n" + "\n".join(f"    {line}" for line in words[-20:])

@@ -1,0 +1,149 @@
+"""What an `mpiexec` is, and the argument list and environment that start a job with it.
+
+Functions of values; `discover` looks at the machine. What each MPI needs (found by trying Open MPI
+5.0, MPICH 5.0 and Intel MPI 2021, as root, with more ranks than cores):
+
+- Open MPI refuses root and more ranks than cores without flags, binds each rank to one core, spins
+  while it waits, and spends a second on probing network fabrics unless told which transports to
+  use.
+- MPICH needs nothing.
+- Intel MPI pins each rank to one core, also where ranks outnumber cores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """An MPI implementation, by the name that ``--mpi`` takes."""
+
+    OPENMPI = "openmpi"
+    MPICH = "mpich"
+    INTEL = "intel"
+
+    @property
+    def title(self) -> str:
+        """Name as its makers spell it."""
+        return {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """An `mpiexec` that was found: where, of which kind and version."""
+
+    path: str
+    kind: Kind
+    version: str
+
+    @property
+    def major(self) -> int:
+        """First number of the version."""
+        return int(self.version.split(".")[0])
+
+    def __str__(self) -> str:
+        return f"{self.kind.title} {self.version} ({self.path})"
+
+
+_VERSIONS = (
+    (Kind.OPENMPI, re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\d+(?:\.\d+)*)")),
+    (Kind.INTEL, re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\d+(?:\.\d+)*)", re.DOTALL)),
+    (Kind.MPICH, re.compile(r"HYDRA build details:.*?Version:\s+(\d+(?:\.\d+)*)", re.DOTALL)),
+)
+
+# Set by the MPI (or by an outer launcher) in the processes of a job: a job inside a job must not
+# see them.
+_OF_A_RANK = re.compile(
+    r"OMPI_COMM_WORLD_|PMI_|PMIX_(?!MCA_)|PRTE_(?!MCA_)|MPI_LOCAL|HYDI?_"
+    r"|BLINKRUN_(LAUNCHED|CONTROL|TOKEN|RANK|SIZE|REPORT_FD)$"
+)
+
+
+def identify(version_text: str) -> tuple[Kind, str] | None:
+    """Return kind and version from what ``mpiexec --version`` prints, or None if it is unknown.
+
+    >>> identify("mpiexec (Open MPI) 5.0.11")
+    (<Kind.OPENMPI: 'openmpi'>, '5.0.11')
+    """
+    for kind, pattern in _VERSIONS:
+        if match := pattern.search(version_text):
+            return kind, match[1]
+    return None
+
+
+def arguments(mpi: Mpi, num_ranks: int, *, is_root: bool) -> list[str]:
+    """Return the command that starts `num_ranks` ranks; the ranks' own command goes behind it."""
+    command = [mpi.path]
+    if mpi.kind is Kind.OPENMPI:
+        if is_root:
+            command.append("--allow-run-as-root")
+        if mpi.major >= 5:
+            command += ["--map-by", ":OVERSUBSCRIBE"]
+        else:
+            command.append("--oversubscribe")
+        command += ["--bind-to", "none"]
+    return [*command, "-n", str(num_ranks)]
+
+
+def settings(mpi: Mpi, num_ranks: int, cores: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make `mpi` behave on one host, without those the user has set."""
+    wanted: dict[str, str] = {}
+    if mpi.kind is Kind.OPENMPI:
+        shared_memory = "sm" if mpi.major >= 5 else "vader"
+        wanted = {
+            "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_btl": f"self,{shared_memory},tcp",
+            "OMPI_MCA_osc": "^ucx",
+        }
+        if num_ranks > cores:
+            wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    elif mpi.kind is Kind.INTEL:
+        wanted = {"I_MPI_PIN": "0"}
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without what tells a process that it is a rank of some job.
+
+    >>> outside_of_jobs({"PMI_RANK": "1", "PMIX_MCA_gds": "hash", "HOME": "/"})
+    {'PMIX_MCA_gds': 'hash', 'HOME': '/'}
+    """
+    return {name: value for name, value in environ.items() if not _OF_A_RANK.match(name)}
+
+
+def check_mixed(
+    mpi: Mpi, packages: Sequence[tuple[Kind, str]], library: Sequence[Kind]
+) -> str | None:
+    """Return why `mpi` and the library that mpi4py would load do not fit, or None if they do.
+
+    Parameters
+    ----------
+    mpi : Mpi
+        The mpiexec to be used.
+    packages : sequence of (Kind, str)
+        MPI packages in the Python environment, with their names.
+    library : sequence of Kind
+        What the library that mpi4py loads can be; empty if that is unknown.
+    """
+    if len(packages) > 1:
+        names = [name for _, name in packages]
+        return (
+            f"two MPIs mixed: this environment has the packages {' and '.join(names)};"
+            f" keep one: pip uninstall {names[-1]}"
+        )
+    if packages and packages[0][0] is not mpi.kind:
+        kind, name = packages[0]
+        return (
+            f"two MPIs mixed: {mpi.path} is {mpi.kind.title}, but mpi4py loads {kind.title} from"
+            f" package {name}; choose it with --mpi {kind.value} or pip uninstall {name}"
+        )
+    if library and mpi.kind not in library:
+        return (
+            f"two MPIs mixed: {mpi.path} is {mpi.kind.title}, but mpi4py loads"
+            f" {library[0].title}; choose that one's mpiexec with --mpi, or install mpi4py for"
+            f" {mpi.kind.title}"
+        )
+    return None

@@ -1,0 +1,155 @@
+"""The launch options: what they are called, what they take, and the help text.
+
+A table instead of argparse: options end at the program's name, whose own options look alike, an
+error is one line that names what was meant, and the help has a fixed shape.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from blinkrun.errors import UsageError
+
+HELP = """\
+usage: blinkrun -np N [options] PROGRAM [args]
+
+Start N ranks of a program over MPI on this host, show their output, and end all when one fails.
+PROGRAM is a Python script (train.py), -m module, python train.py, any executable, or a command:
+{commands}
+options:
+  -np, -n N            number of ranks; more than cores is allowed
+  -x NAME[=VALUE]      set an environment variable in the ranks (value from here if not given)
+  --mpi WHICH          openmpi, mpich, intel, or the path of an mpiexec; otherwise the one beside
+                       this Python, then the first on PATH
+  --no-prefix          do not write [rank] before each line of output
+  --output-dir DIR     write each rank's output to DIR/rank.N.log instead of the terminal
+  --start-timeout S    seconds for all ranks to come up (60)
+  --timeout S          longest wait of a rank for another in a collective (600; sets
+                       BLINKRUN_TIMEOUT_S); if given, also ends a job in which for S seconds no
+                       rank uses the CPU or writes: a job that stands still
+  --time-limit S       end the job after S seconds, whatever it does; --timeout and this exit 124
+  --dry-run            print the command that would be run, start nothing
+  --verbose, -v        say which MPI was found, what is run, and the threads of a rank
+  --version            print the version
+  --help, -h           print this
+
+Each rank gets cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this terminal's
+input, the others nothing. Ctrl-C ends the job, twice at once. The exit code is that of the first
+rank that failed (128 + signal if killed), 0 if all ranks ended with 0, 2 for wrong usage.
+
+example:
+  blinkrun -np 2 train.py --epochs 3
+"""
+
+NOT_HERE = {
+    name: "jobs on several hosts are not supported in this version; start it on one host"
+    for name in ("-H", "--host", "--hosts", "--hostfile", "-hosts", "-f", "-ppn")
+}
+
+
+@dataclass(slots=True)
+class Options:
+    """What the command line says, before it is checked against the machine."""
+
+    num_ranks: int | None = None
+    environ: list[str] = field(default_factory=list)
+    mpi: str | None = None
+    prefix: bool = True
+    output_dir: str | None = None
+    start_timeout_s: float | None = None
+    timeout_s: float | None = None
+    time_limit_s: float | None = None
+    dry_run: bool = False
+    verbose: bool = False
+    version: bool = False
+    help: bool = False
+    program: list[str] = field(default_factory=list)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.lstrip("-").isdigit():
+        raise UsageError(f"-np {text}: not a number of ranks; example: blinkrun -np 2 train.py")
+    return int(text)
+
+
+def _seconds(name: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise UsageError(f"{name} {text}: not a number of seconds") from None
+
+    return parse
+
+
+# Option: the field that it sets, and what makes its value from the next word (None: it takes none).
+_Parser = Callable[[str], object] | None
+_TABLE: dict[str, tuple[str, _Parser]] = {
+    "-np": ("num_ranks", _count),
+    "-n": ("num_ranks", _count),
+    "--np": ("num_ranks", _count),
+    "-x": ("environ", str),
+    "--mpi": ("mpi", str),
+    "--no-prefix": ("prefix", None),
+    "--output-dir": ("output_dir", str),
+    "--start-timeout": ("start_timeout_s", _seconds("--start-timeout")),
+    "--timeout": ("timeout_s", _seconds("--timeout")),
+    "--time-limit": ("time_limit_s", _seconds("--time-limit")),
+    "--dry-run": ("dry_run", None),
+    "--verbose": ("verbose", None),
+    "-v": ("verbose", None),
+    "--version": ("version", None),
+    "--help": ("help", None),
+    "-h": ("help", None),
+}
+OPTION_NAMES = tuple(_TABLE)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Return the launch options in `argv`; everything from the program's name on is the program.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown (a similar one is named), lacks its value, or has a wrong one.
+
+    Examples
+    --------
+    >>> parse(["-np", "2", "train.py", "--verbose"]).program
+    ['train.py', '--verbose']
+    """
+    options = Options()
+    words = list(argv)
+    while words and words[0].startswith("-") and words[0] != "-m":
+        word = words.pop(0)
+        if word == "--":
+            break
+        name, has_value, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        target, parser = _look_up(name)
+        if parser is None:
+            if has_value:
+                raise UsageError(f"{name} takes no value")
+            setattr(options, target, target != "prefix")
+            continue
+        if not has_value:
+            if not words:
+                raise UsageError(f"{name} needs a value; see blinkrun --help")
+            value = words.pop(0)
+        if target == "environ":
+            options.environ.append(value)
+        else:
+            setattr(options, target, parser(value))
+    options.program = words
+    return options
+
+
+def _look_up(name: str) -> tuple[str, _Parser]:
+    if name in _TABLE:
+        return _TABLE[name]
+    if name in NOT_HERE:
+        raise UsageError(f"{name}: {NOT_HERE[name]}")
+    near = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else "; see blinkrun --help"
+    raise UsageError(f"unknown option {name}{hint}")

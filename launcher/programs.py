@@ -1,0 +1,116 @@
+"""From what is written behind the launch options to the command that each rank runs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from blinkrun.cli import Command
+from blinkrun.errors import UsageError
+from blinkrun.launcher import script
+from blinkrun.launcher.spec import Form, Program
+
+_INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
+_PLAIN_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # python's own, without a value
+_FLAGS_WITH_VALUE = ("-W", "-X")
+_NEAR = 0.6
+
+
+def resolve(
+    argv: Sequence[str], commands: Mapping[str, Command], *, path: str | None = None
+) -> Program:
+    """Return the program that `argv` means, checked to exist.
+
+    ``name args`` of a command, ``file.py args``, ``-m module args``, ``python [flags] file.py
+    args`` (or ``-m``, ``-c``), or any executable. A command goes before a file of its name;
+    ``./name`` is always the file.
+
+    Raises
+    ------
+    UsageError
+        If there is no such program; a similar command is named.
+    """
+    if not argv:
+        raise UsageError("no program given; example: blinkrun -np 2 train.py")
+    first, *rest = argv
+    if first in commands:
+        return _python([sys.executable], ["-m", commands[first].module, *rest])
+    if first == "-m":
+        if not rest:
+            raise UsageError("-m needs the name of a module")
+        return _python([sys.executable], ["-m", *rest])
+    if first.endswith(".py"):
+        _check_script(first)
+        return _python([sys.executable], list(argv))
+    _check_executable(first, commands, path)
+    if _INTERPRETER.fullmatch(os.path.basename(first)):
+        return _interpreted(first, rest)
+    return Program(Form.EXECUTABLE, tuple(argv))
+
+
+def _python(interpreter: Sequence[str], argv: Sequence[str]) -> Program:
+    return Program(Form.PYTHON, (*interpreter, str(Path(script.__file__)), *argv))
+
+
+def _interpreted(python: str, argv: Sequence[str]) -> Program:
+    """Return ``python argv``, by the runner where argv is a script, a module or code."""
+    flags = []
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        num = 2 if rest[0] in _FLAGS_WITH_VALUE else 1
+        if num == 1 and not _PLAIN_FLAGS.fullmatch(rest[0]):
+            return Program(Form.EXECUTABLE, (python, *argv))
+        flags += rest[:num]
+        del rest[:num]
+    if not rest or (rest[0] in ("-m", "-c") and len(rest) < 2) or "i" in "".join(flags):
+        return Program(Form.EXECUTABLE, (python, *argv))
+    if rest[0] not in ("-m", "-c"):
+        if not os.path.isfile(rest[0]):  # a folder or archive with a __main__ is python's business
+            if not os.path.exists(rest[0]):
+                _check_script(rest[0])
+            return Program(Form.EXECUTABLE, (python, *argv))
+        if not rest[0].endswith(".py"):
+            return Program(Form.EXECUTABLE, (python, *argv))
+    return _python([python, *flags], rest)
+
+
+def _check_script(path: str) -> None:
+    if os.path.isdir(path):
+        raise UsageError(f"script '{path}' is a folder")
+    if not os.path.exists(path):
+        near = difflib.get_close_matches(
+            os.path.basename(path), _names_beside(path), n=1, cutoff=_NEAR
+        )
+        hint = f"; did you mean '{os.path.join(os.path.dirname(path), near[0])}'?" if near else ""
+        raise UsageError(f"script '{path}' not found in {os.getcwd()}{hint}")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"script '{path}' cannot be read")
+
+
+def _names_beside(path: str) -> list[str]:
+    try:
+        return sorted(
+            name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(".py")
+        )
+    except OSError:
+        return []
+
+
+def _check_executable(name: str, commands: Mapping[str, Command], path: str | None) -> None:
+    if shutil.which(name, path=path) is not None:
+        return
+    if os.path.isdir(name):
+        raise UsageError(f"program '{name}' is a folder")
+    if os.path.isfile(name):
+        hint = "" if os.sep in name else f" and start it as ./{name}"
+        if os.access(name, os.X_OK):
+            raise UsageError(f"program '{name}' is not on PATH; start it as ./{name}")
+        raise UsageError(f"program '{name}' is not executable; make it so with chmod +x{hint}")
+    near = difflib.get_close_matches(name, list(commands), n=1, cutoff=_NEAR)
+    hint = f"; did you mean the command '{near[0]}'?" if near else ""
+    raise UsageError(f"program '{name}' not found{hint}")
