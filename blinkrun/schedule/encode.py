@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Channel, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.ir import Channel, Program, Signal, Step, Wait
 from blinkrun.types import Rank
 
 VERSION = 1
@@ -69,6 +69,6 @@ def _step_words(step: Step) -> list[int]:
             return [0, rank, flag, lag]
         case Signal(flag):
             return [1, flag]
-        case Reduce(dsts, srcs, final):
-            operands = [[o.rank, int(o.buffer), o.index] for o in (*dsts, *srcs)]
-            return [2, int(final), len(dsts), len(srcs), *(w for o in operands for w in o)]
+    operands = [[o.rank, int(o.buffer), o.index] for o in (*step.dsts, *step.srcs)]
+    counts = [len(step.dsts), len(step.srcs)]
+    return [2, int(step.final), *counts, *(word for words in operands for word in words)]

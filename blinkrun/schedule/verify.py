@@ -9,6 +9,10 @@ in every run, and the one replay speaks for all.
 A few chunks speak for any number. All certainties lead from a chunk to the same or a later one, and
 depend only on how far the two are apart; memory is shared only between chunks that are a
 multiple of `slot_depth` apart. So `slot_depth` + 1 chunks show every collision that there is.
+
+One call speaks for a sequence of calls. A rank enters a call only when all have left the one
+before, so nothing of two calls meets but a prologue with the channels of the call before; those
+lie in the other copy of the one-shot scratch area, and INPUT and OUTPUT are left alone by then.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def _shared_by(program: Program, lane: Lane) -> Iterator[object]:
                 yield rank, flag
             case Signal(flag):
                 yield lane.rank, flag
-            case Reduce(dsts, srcs):
-                for operand in (*dsts, *srcs):
+            case _:
+                for operand in (*step.dsts, *step.srcs):
                     yield part, location(operand, program.collective, in_place=True)
 
 
