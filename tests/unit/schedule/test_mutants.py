@@ -34,9 +34,9 @@ CASES = [
 ]
 
 
-def is_accepted(program: Program) -> bool:
+def is_accepted(program: Program, **how) -> bool:
     try:
-        verify(program)
+        verify(program, **how)
     except ProgramError:
         return False
     return True
@@ -118,3 +118,12 @@ def test_what_is_accepted_gives_the_right_result_in_any_order(program, data):
                 call = reference.Call(chunk_elements=3, in_place=aliased, seed=seed)
                 got = reference.run(mutant, ones, call)
                 assert [each.tolist() for each in got] == [each.tolist() for each in wanted]
+
+
+@settings(max_examples=10)
+@given(programs(min_size=2, max_size=4), st.data())
+def test_more_chunks_do_not_change_the_verdict(program, data):
+    if program.pipelined:
+        candidates = [program, *(mutant for _, mutant in mutants(program))]
+        for mutant in data.draw(st.lists(st.sampled_from(candidates), max_size=8)):
+            assert is_accepted(mutant) == is_accepted(mutant, chunks=(2, 3, 9, 11))
