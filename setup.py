@@ -100,7 +100,7 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "ml_dtypes>=0.4",
-        "mpi4py>=4.0",
+        "mpi4py>=4.1",
         "networkx>=3.2",
         "numpy>=1.26",
         "rich>=13",

@@ -16,7 +16,8 @@ from blinkrun.types import DType, Op
 from blinkrun.units import parse_size
 
 DEFAULT_SIZES = "4,1K,16K,256K,1M,4M,16M,64M,256M"
-PEERS = {"mpi": "mpi4py", "gloo": "torch"}  # peer: the package that it is measured through
+# The package that a peer is measured through, and what installs it.
+PEERS = {"mpi": ("mpi4py", "mpi4py"), "gloo": ("torch", "'blinkrun[torch]'")}
 BUFFERS = ("arena", "user")
 
 EPILOG = """\
@@ -178,10 +179,9 @@ def _peers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name for name in text.split(",") if name))
     for name in names:
         _one_of("--against", name, tuple(PEERS))
-        if importlib.util.find_spec(PEERS[name]) is None:
-            raise UsageError(
-                f"--against {name} needs {PEERS[name]}: pip install 'blinkrun[{PEERS[name]}]'"
-            )
+        package, source = PEERS[name]
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"--against {name} needs {package}: pip install {source}")
     return names
 
 

@@ -34,9 +34,19 @@ class Mpi:
         """Refuse what MPI has no type or operation for."""
         if work.dtype is DType.BFLOAT16:
             return "mpi has no bfloat16"
+        if work.dtype is DType.FLOAT16 and not self._maps_float16():
+            return "this mpi4py has no float16"
         if work.collective in REDUCING and work.op is Op.AVERAGE:
             return "mpi has no average"
         return None
+
+    def _maps_float16(self) -> bool:
+        """Whether numpy's float16 is known: a type of MPI 4.1's that mpi4py has since 4.1.1."""
+        try:
+            self._mpi.COMM_SELF.Allreduce(self._mpi.IN_PLACE, np.zeros(1, np.float16))
+        except (KeyError, self._mpi.Exception):
+            return False
+        return True
 
     def make_buffers(self, work: Work) -> Buffers:
         """Return ordinary memory."""

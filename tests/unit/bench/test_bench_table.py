@@ -16,6 +16,7 @@ def make_row(options, time_us, wrong=0, size_bytes=MIB):
 
 
 def test_a_line_has_the_columns_of_nccl_tests_and_a_ratio_for_each_peer():
+    pytest.importorskip("torch", reason="needs torch for the peer gloo")
     options = parse(["--sizes", "1M", "--against", "mpi,gloo"], 2)
     row = make_row(options, {"blinkrun": 100.0, "mpi": 250.0, "gloo": 2000.0})
     ours, mpi, gloo = (part.split() for part in row_line(row, options).split("|"))
