@@ -28,7 +28,7 @@ from blinkrun.errors import InternalError
 from blinkrun.planner.certificate import total_price, tree_cost
 from blinkrun.planner.network import Column, Network
 from blinkrun.planner.rational import exact_basis, round_fraction
-from blinkrun.planner.seeds import arc_orders
+from blinkrun.planner.seeds import arc_order
 from blinkrun.planner.spanning import cheapest_tree
 from blinkrun.types import Rank
 
@@ -50,7 +50,7 @@ class Optimum:
 def solve_packing(network: Network, root: Rank | None, columns: Iterable[Column]) -> Optimum:
     """Return the optimum over all trees, starting from `columns` (at least one)."""
     pool = list(dict.fromkeys(columns))
-    orders = arc_orders(network, root)
+    orders = [arc_order(network, root, hub) for hub in range(network.size)]
     for _ in range(_MAX_ROUNDS):
         _, prices = solve_master(network, pool)
         weights = network.weights([max(0, round(price * _UNIT)) for price in prices])

@@ -7,7 +7,7 @@ from a root. Finding that out takes whole-number arithmetic only, no solver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,21 +47,18 @@ def rooted(network: Network, root: Rank | None, column: Column) -> Rooted:
     return Rooted(network.depth(column, at), at, column)
 
 
-def arc_orders(network: Network, root: Rank | None) -> list[list[int]]:
-    """Return for every rank as hub which arcs to prefer among equals: those close to it.
+def arc_order(network: Network, root: Rank | None, hub: Rank) -> list[int]:
+    """Return which arcs to prefer among equals: those close to `hub`.
 
-    Beyond the distance, ``rank ^ hub`` decides, so that hubs do not all favour the same ranks.
+    At equal distance ``rank ^ hub`` decides, so that hubs do not all favour the same ranks.
     """
-    orders = []
-    for hub in range(network.size):
-        start = hub if root is None else root
-        hops = levels(network.parents(shallow_tree(network, start, hub), hub))
-        keys = [
-            (min(hops[arc.parent], hops[arc.child]), arc.parent ^ hub, arc.child ^ hub, index)
-            for index, arc in enumerate(network.arcs)
-        ]
-        orders.append([key[-1] for key in sorted(keys)])
-    return orders
+    start = hub if root is None else root
+    hops = levels(network.parents(shallow_tree(network, start, hub), hub))
+    keys = [
+        (min(hops[arc.parent], hops[arc.child]), arc.parent ^ hub, arc.child ^ hub, index)
+        for index, arc in enumerate(network.arcs)
+    ]
+    return [key[-1] for key in sorted(keys)]
 
 
 def shallow_trees(network: Network, root: Rank | None) -> list[Rooted]:
@@ -78,13 +75,18 @@ def shallow_trees(network: Network, root: Rank | None) -> list[Rooted]:
     return list(dict.fromkeys(trees))
 
 
-def sparing_trees(network: Network, root: Rank | None) -> list[Rooted]:
-    """Return trees that take least of the resources (relative to capacities), near every hub."""
+def sparing_trees(
+    network: Network, root: Rank | None, hubs: Iterable[Rank] | None = None
+) -> list[Rooted]:
+    """Return trees that take least of the resources, relative to capacities, near each hub.
+
+    Every rank is a hub unless `hubs` are given.
+    """
     scale = max(network.capacities) * 1000
     weights = network.weights([scale // capacity for capacity in network.capacities])
     trees = []
-    for hub, order in enumerate(arc_orders(network, root)):
-        column = cheapest_tree(network, root, weights, order)
+    for hub in range(network.size) if hubs is None else hubs:
+        column = cheapest_tree(network, root, weights, arc_order(network, root, hub))
         trees.append(_hung(network, root, hub if root is None else root, column))
     return list(dict.fromkeys(trees))
 
@@ -99,20 +101,26 @@ def certified(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> P
     """Return an optimal packing with equal rates of some of `trees`, if there is an obvious one.
 
     Tried are all trees of one depth, shallow ones first. The proof prices the resources that are
-    full equally: those are the cut, if the packing is optimal. Where a single tree from `root` is
-    as fast, it is enough; for allreduce several share the work of turning the data round.
+    full equally: those are the cut, if the packing is optimal.
     """
     for depth in sorted({tree.depth for tree in trees}):
-        level = [tree for tree in trees if tree.depth == depth]
-        packed = _equal_rates(network, root, level)
-        if packed is None:
-            continue
-        for tree in level if root is not None else ():
-            rate, _ = _common_rate(network, [tree])
-            if rate == packed.bound:
-                return Packed((tree,), (rate,), packed.prices, packed.bound)
-        return packed
+        packed = _equal_rates(network, root, [tree for tree in trees if tree.depth == depth])
+        if packed is not None:
+            return packed
     return None
+
+
+def single_tree(network: Network, root: Rank, packed: Packed, trees: Sequence[Rooted]) -> Packed:
+    """Return the shallowest one of `trees` if it alone is optimal, else `packed`, which is.
+
+    (For allreduce several trees are kept: they share the work of turning the data round.)
+    """
+    sparing = sparing_trees(network, root, hubs=(root,))
+    for tree in sorted((*trees, *sparing)):
+        rate, _ = _common_rate(network, [tree])
+        if rate == packed.bound:
+            return Packed((tree,), (rate,), packed.prices, packed.bound)
+    return packed
 
 
 def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> Packed | None:

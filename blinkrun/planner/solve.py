@@ -15,7 +15,13 @@ from blinkrun.planner.branchings import pack_branchings
 from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.network import Network, network_of
 from blinkrun.planner.packing import Flow, Packing
-from blinkrun.planner.seeds import Packed, certified, shallow_trees, sparing_trees
+from blinkrun.planner.seeds import (
+    Packed,
+    certified,
+    shallow_trees,
+    single_tree,
+    sparing_trees,
+)
 from blinkrun.topology.graph import Topology
 from blinkrun.types import Rank
 
@@ -82,10 +88,13 @@ def solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
     if not 0 <= loss < 1:
         raise PlanError(f"loss {loss} is not in [0, 1)")
     shallow = shallow_trees(network, root)
-    found = [certified(network, root, shallow)]
+    packed = certified(network, root, shallow)
+    simple = [] if packed is None else [packed]
     if root is not None:
-        found.append(pack_branchings(network, root, loss))
-    simple = [packed for packed in found if packed is not None]
+        if packed is not None:
+            simple = [single_tree(network, root, packed, shallow)]
+        branchings = pack_branchings(network, root, loss)
+        simple += [] if branchings is None else [branchings]
     if simple:
         return min(simple, key=lambda packed: (len(packed.trees), packed.trees[-1].depth))
     sparing = sparing_trees(network, root)

@@ -150,7 +150,7 @@ def _cores(host: Host, place: tuple[int, ...]) -> tuple[Resource, ...]:
         for socket, ranks in ranks_on.items()
     }
     return tuple(
-        Resource(f"core of rank {rank}", max(1, share[socket])) for rank, socket in enumerate(place)
+        Resource(f"core of rank {rank}", share[socket]) for rank, socket in enumerate(place)
     )
 
 

@@ -1,0 +1,77 @@
+"""Known machines: their wiring as published."""
+
+from collections import Counter
+
+import pytest
+
+from blinkrun.errors import UsageError
+from blinkrun.topology.catalog import LinkSet, machine, machines
+from blinkrun.topology.graph import LinkKind, select_links
+
+
+def lanes_out(topology):
+    """Lanes that leave each device over NVLink."""
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    total = Counter()
+    for link in topology.links:
+        total[link.src] += sum(capacity[name] for name in link.resources)
+    return set(total.values())
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("dgx-1p", 4), ("dgx-1v", 6)])
+def test_every_gpu_of_a_dgx1_uses_all_its_lanes(name, lanes):
+    topology = machine(name)
+    assert (topology.size, topology.unit) == (8, "lane")
+    assert lanes_out(topology) == {lanes}
+
+
+def test_links_of_a_dgx1_go_both_ways_alike():
+    topology = machine("dgx-1v")
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    wide = {(link.src, link.dst): capacity[link.resources[0]] for link in topology.links}
+    assert all(wide[dst, src] == lanes for (src, dst), lanes in wide.items())
+
+
+def test_dgx2_joins_any_two_gpus_through_a_port_each():
+    topology = machine("dgx-2")
+    assert (topology.size, len(topology.links)) == (16, 240)
+    assert {resource.capacity for resource in topology.resources} == {6}
+    assert {link.kind for link in topology.links} == {LinkKind.NVSWITCH}
+
+
+def test_pcie_of_a_dgx1_shares_switches_and_the_socket_interconnect():
+    paths = {(link.src, link.dst): link.resources for link in machine("dgx-1v", "pcie").links}
+    assert len(paths) == 56
+    assert paths[0, 1] == ("pcie gpu 0 out", "pcie gpu 1 in")
+    assert set(paths[0, 2]) - set(paths[0, 1]) >= {"pcie switch 0 up", "pcie switch 1 down"}
+    assert "qpi 0->1" in paths[3, 4]
+    assert "qpi 1->0" in paths[7, 0]
+    assert not any("qpi" in name for name in paths[0, 3])
+
+
+def test_all_links_are_those_of_both_kinds_in_the_same_unit():
+    both = machine("dgx-1v", LinkSet.ALL)
+    assert both.unit == "MB/s"
+    assert select_links(both, [LinkKind.PCIE]) == machine("dgx-1v", LinkSet.PCIE)
+    nvlink = select_links(both, [LinkKind.NVLINK])
+    assert [link.resources for link in nvlink.links] == [
+        link.resources for link in machine("dgx-1v").links
+    ]
+    assert {resource.capacity for resource in nvlink.resources} == {23_000, 46_000}
+
+
+def test_dgx2_in_megabytes():
+    topology = machine("dgx-2", LinkSet.ALL)
+    assert (topology.unit, topology.resources[0].capacity) == ("MB/s", 138_000)
+
+
+@pytest.mark.parametrize("name", machines())
+def test_equal_calls_give_equal_text(name):
+    assert machine(name).to_json() == machine(name).to_json()
+
+
+def test_unknown_machines_and_links_are_refused():
+    with pytest.raises(UsageError, match=r"no machine 'dgx-9' in the catalog; it has dgx-1p"):
+        machine("dgx-9")
+    with pytest.raises(UsageError, match="no PCIe links of dgx-2"):
+        machine("dgx-2", LinkSet.PCIE)
