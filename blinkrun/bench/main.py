@@ -26,8 +26,8 @@ from blinkrun.errors import UsageError
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what `argv` asks for; every rank of the job must call it with the same `argv`.
 
-    Rank 0 prints the table to stdout. Returns the exit code: 0, 1 if a result was wrong, 2 if
-    `argv` cannot be carried out.
+    Rank 0 prints the table to stdout. Returns the exit code: at rank 0, which has said why, 1 if a
+    result was wrong and 2 if `argv` cannot be carried out; 0 otherwise.
     """
     import blinkrun  # noqa: PLC0415  (starts MPI: not before it is needed)
 
@@ -50,7 +50,7 @@ def _say_once(control: Control, say: Callable[[str], None], message: str, *, cod
     if control.rank == 0:
         say(message)
     control.barrier()  # no rank leaves before the reason is out: the launcher ends the others
-    return code
+    return code if control.rank == 0 else 0  # a launcher shows the last lines of who failed
 
 
 def run(options: Options, ours: Library, peers: Sequence[Library], control: Control) -> int:
@@ -71,7 +71,7 @@ def run(options: Options, ours: Library, peers: Sequence[Library], control: Cont
         show(line)
     if control.rank == 0:
         _write(options, rows, control.size)
-    return 1 if any(row.wrong for row in rows) else 0
+    return 1 if control.rank == 0 and any(row.wrong for row in rows) else 0
 
 
 def _refusals(options: Options, peers: Sequence[Library], num_ranks: int) -> list[str]:
