@@ -38,8 +38,10 @@ MAX_FRAME = 1 << 24
 READ_BYTES = 1 << 16
 MAX_LINE = 1 << 16  # a longer line is forwarded in pieces: memory stays bounded
 MAX_PENDING = 1 << 18  # output that waits for the launcher; then the program has to wait
-MPI_GRACE_S = 0.25  # how long a program may take to end by itself once the MPI ends the job
+MPI_GRACE_S = 0.05  # how long a program may take to end by itself once the MPI ends the job
 CONNECT_S = 10.0
+SHARED_MEMORY = "/dev/shm"
+SEGMENTS = ("sm_segment.", "vader_segment.", "mpich_shm_", "Intel_MPI_")
 
 RANK_VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -144,6 +146,36 @@ def kill_group(group: int, number: int) -> None:
         pass
 
 
+def remove_segments(since_s: float) -> None:
+    """Remove shared memory that killed ranks have left in /dev/shm.
+
+    What goes: files that an MPI names so, of this user, made after `since_s` (as `time.time`), and
+    mapped by no process.
+    """
+    found = set()
+    for name in os.listdir(SHARED_MEMORY) if os.path.isdir(SHARED_MEMORY) else ():
+        path = f"{SHARED_MEMORY}/{name}"
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        if name.startswith(SEGMENTS) and status.st_uid == os.getuid():
+            if status.st_ctime >= since_s - 1:
+                found.add(path)
+    for pid in os.listdir("/proc") if found else ():
+        try:
+            with open(f"/proc/{pid}/maps") as file:
+                text = file.read()
+        except OSError:
+            continue  # not a process, gone, or another user's
+        found = {path for path in found if path not in text}
+    for path in found:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # another supervisor was faster
+
+
 class Supervisor:
     """Event loop of one rank: launcher's orders in; the program's output and end out."""
 
@@ -162,6 +194,7 @@ class Supervisor:
         self.ordered = False
         self.deadline: float | None = None  # when the MPI's grace is over
         self.rank = -1
+        self.since_s = time.time()
 
     def run(self, hello: dict[str, object]) -> int:
         """Serve until the program has ended and all is sent; return the exit code."""
@@ -351,6 +384,7 @@ class Supervisor:
         if self.job:
             for pid in job_processes(self.job):
                 kill_quietly(pid, signal.SIGKILL)
+        remove_segments(self.since_s)
         os._exit(1)
 
 
@@ -397,7 +431,10 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"blinkrun: rank {rank} cannot reach the launcher: {err}\n")
         return 1
     exit_code = Supervisor(control, command, stub_read, code_write).run(hello)
-    os.write(code_write, bytes([exit_code & 255]))
+    try:
+        os.write(code_write, bytes([exit_code & 255]))
+    except OSError:
+        pass  # the MPI has ended the stub already
     return exit_code
 
 

@@ -29,7 +29,7 @@ TERM_GRACE_S = 1.0  # between SIGTERM and SIGKILL when a rank has failed
 SIGNAL_GRACE_S = 2.0  # the same when the user ends the job: programs may want to save something
 SETTLE_S = 0.3  # a rank that blames another: how long that one has to show its own end
 GIVE_UP_S = 1.0  # after SIGKILL: how long supervisors have to report
-MPI_END_S = 3.0  # how long mpiexec may take to end after its ranks
+MPI_END_S = 1.0  # how long mpiexec may take to end after its ranks, and again after SIGTERM
 LOOP_S = 1.0
 
 
@@ -58,6 +58,7 @@ class Job:
         self._links: dict[int, Connection] = {}  # by descriptor, greeted or not
         self._ranks: dict[int, Connection] = {}
         self._started_s = time.monotonic()
+        self._since_s = time.time()
         self._running = False
         self._reason: Reason | None = None
         self._start_problem = ""
@@ -75,13 +76,20 @@ class Job:
                 self._step()
             outcome = self._finish()
         finally:
-            sweep(self._server.job)
-            self._mpi.close()
-            self._server.close()
-            self._sink.close()
+            self._clean_up()
         self._write_out(outcome.text())
         self._inbox.close()
         return outcome.exit_code
+
+    def _clean_up(self) -> None:
+        """Leave nothing: processes, files, shared memory, descriptors."""
+        for link in self._links.values():
+            link.link.close()
+        sweep(self._server.job)
+        self._mpi.close()
+        self._server.close()
+        self._sink.close()
+        agent.remove_segments(self._since_s)
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -242,7 +250,7 @@ class Job:
             return
         records = [link.record(()) for link in self._ranks.values()]
         failed = [record for record in records if record.failed_s is not None]
-        is_told = any(record.told_s is not None and record.is_running for record in records)
+        is_told = any(record.was_told for record in records)
         is_lost = any(record.lost_s is not None for record in records)
         if any(not record.is_secondary for record in failed) or is_lost:
             self._end(now_s, TERM_GRACE_S)
@@ -290,21 +298,25 @@ class Job:
 
     def _finish(self) -> Outcome:
         """Wait for mpiexec, end what is left, and decide what to say."""
-        is_clean = all(link.code == 0 for link in self._ranks.values()) and self._running
-        if not is_clean:
+        # It sees its ranks' end and then removes its files; a signal too early keeps it from that.
+        steps = [time.monotonic() + MPI_END_S, time.monotonic() + 2 * MPI_END_S]
+        if not self._running:
             self._mpi.signal(signal.SIGTERM)
-        deadline_s = time.monotonic() + MPI_END_S
-        while self._mpi.status() is None and time.monotonic() < deadline_s:
+            del steps[0]
+        while self._mpi.status() is None and steps:
+            if time.monotonic() > steps[0]:
+                del steps[0]
+                self._mpi.signal(signal.SIGTERM)
             poll = select.poll()
             poll.register(self._mpi.exit_fd, select.POLLIN)
             if self._mpi_reads:
                 poll.register(self._mpi.output_fd, select.POLLIN)
             poll.register(self._inbox.fd, select.POLLIN)
-            for fd, _ in poll.poll(LOOP_S * 1e3):
+            for fd, _ in poll.poll(LOOP_S * 1e2):
                 if fd == self._mpi.output_fd:
                     self._on_mpi_output()
                 elif fd == self._inbox.fd and self._inbox.read():
-                    deadline_s = 0.0
+                    steps = []
         while self._mpi_reads and self._mpi.status() is not None:
             before = self._mpi.text()
             self._on_mpi_output()

@@ -5,6 +5,7 @@ Pure: everything that the launcher has seen goes in as values. The rules are in 
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,11 @@ EXIT_FAILED = 1
 EXIT_TIMEOUT = 124  # as coreutils' timeout
 EXIT_SIGNAL = 128
 
+_ABORT = re.compile(
+    r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?[Ee]rror ?code:?\s+(?P<errorcode>-?\d+)"
+    r"|Abort\((?P<code>-?\d+)\) on node (?P<node>\d+)",
+    re.DOTALL,
+)
 _SECONDARY = ("peer_left", "aborted", "timeout")  # reports that say: the cause is another rank
 
 
@@ -108,6 +114,11 @@ class RankRecord:
         return self.ended_s if self.code == 0 and not self.ordered else None
 
     @property
+    def was_told(self) -> bool:
+        """Whether the MPI ended it in the middle of its program."""
+        return self.told_s is not None and (self.ended_s is None or self.ended_s > self.told_s)
+
+    @property
     def is_running(self) -> bool:
         """Whether it was in the middle of its program when the launcher ended the job."""
         return self.failed_s is None and self.left_s is None
@@ -185,7 +196,7 @@ def decide(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str =
     1. The launcher ended the job (a signal, a limit): that is the cause.
     2. The first rank that failed by itself is the cause, unless it says that it failed because of
        another rank. Then that one is: because it failed, or left while others waited for it.
-    3. The MPI ended the job: the rank that left without saying goodbye to the MPI, if one did.
+    3. The MPI ended the job: the rank that called MPI_Abort, or that left without MPI_Finalize.
     4. All ranks ended with 0.
     """
     if reason is not None and reason.stop is not Stop.MPI_ENDED:
@@ -194,12 +205,17 @@ def decide(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str =
         (record for record in records if record.failed_s is not None),
         key=lambda record: (record.failed_s, record.rank),
     )
+    told = [record.told_s for record in records if record.told_s is not None and record.was_told]
+    told_s = min(told, default=float("inf"))
+    if not failed or (failed[0].failed_s or 0) >= told_s:
+        aborted = _called_abort(records, mpi_text)
+        if aborted is not None:
+            return aborted
     if failed:
         return _first_cause(records, failed)
-    told = [record.told_s for record in records if record.told_s is not None]
     lost = [record for record in records if record.lost_s is not None]
-    if told and any(record.is_running for record in records):
-        return _ended_by_mpi(records, min(told), mpi_text)
+    if told:
+        return _ended_by_mpi(records, told_s, mpi_text)
     if lost:
         return _lost(min(lost, key=lambda record: (record.lost_s or 0, record.rank)))
     if all(record.code == 0 for record in records):
@@ -287,6 +303,24 @@ def _failed(record: RankRecord) -> Outcome:
     exit_code = EXIT_FAILED if code is None else code if code > 0 else EXIT_SIGNAL - code
     message = f"rank {record.rank} on host {record.host} {what}"
     return Outcome(exit_code, message, record.rank, record.tail)
+
+
+def _called_abort(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:
+    """Return the outcome where a rank called MPI_Abort, known by what the MPI prints then.
+
+    Open MPI says it through mpiexec; MPICH and Intel MPI on the rank's own stderr.
+    """
+    by_rank = {record.rank: record for record in records}
+    for text in (mpi_text, *("\n".join(record.tail) for record in records)):
+        match = _ABORT.search(text)
+        if match is None:
+            continue
+        record = by_rank.get(int(match["rank"] or match["node"]))
+        code = int(match["code"] or match["errorcode"]) & 255
+        if record is not None:
+            message = f"rank {record.rank} on host {record.host} failed first: MPI_Abort({code})"
+            return Outcome(code or EXIT_FAILED, message, record.rank, record.tail)
+    return None
 
 
 def _ended_by_mpi(records: Sequence[RankRecord], told_s: float, mpi_text: str) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _MAX_TEXT = 1 << 16
 _READ_BYTES = 1 << 16
+_CLOSE_S = 1.0
 
 
 class MpiProcess:
@@ -71,7 +73,12 @@ class MpiProcess:
         kill_group(self.pid, number)
 
     def close(self) -> None:
-        """Take mpiexec's exit status and its pipe down; it must have ended or been killed."""
+        """End mpiexec if it still runs, with time to remove its files, and free what is held."""
+        if self.status() is None:
+            self.signal(signal.SIGTERM)
+            poll = select.poll()
+            poll.register(self.exit_fd, select.POLLIN)
+            poll.poll(_CLOSE_S * 1e3)
         self.signal(signal.SIGKILL)
         self._process.wait()
         os.close(self.exit_fd)
