@@ -9,7 +9,7 @@ from support.places import ROOT
 
 PACKAGE = ROOT / "blinkrun"
 LAUNCHER = ROOT / "launcher"
-BASE = {"errors", "env", "units", "log", "version"}
+BASE = {"errors", "env", "units", "log", "version", "cli"}  # cli: the table of commands
 PURE = ("topology", "planner", "schedule")
 RIM = {"topology/probe.py", "planner/store.py"}  # these read the machine and the plan cache
 IMPURE = {"mpi4py", "os", "time", "random", "socket", "subprocess", "threading", "tempfile"}
