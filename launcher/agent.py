@@ -14,7 +14,6 @@ group; it inherits every file descriptor (``PMI_FD``) and variable of the MPI.
 
 from __future__ import annotations
 
-import _signal as signal
 import _socket as socket
 import marshal
 import os
@@ -22,6 +21,10 @@ import select
 import struct
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CONTROL = "BLINKRUN_CONTROL"  # abstract unix socket of the launcher
 TOKEN = "BLINKRUN_TOKEN"  # secret that the launcher gave to this job
@@ -40,6 +43,7 @@ MAX_LINE = 1 << 16  # a longer line is forwarded in pieces: memory stays bounded
 MAX_PENDING = 1 << 18  # output that waits for the launcher; then the program has to wait
 MPI_GRACE_S = 0.05  # how long a program may take to end by itself once the MPI ends the job
 CONNECT_S = 10.0
+SIGKILL, SIGPIPE, SIGXFSZ = 9, 13, 25  # as signal has them, which takes long to import
 SHARED_MEMORY = "/dev/shm"
 SEGMENTS = ("sm_segment.", "vader_segment.", "mpich_shm_", "Intel_MPI_")
 
@@ -50,10 +54,20 @@ RANK_VARIABLES = (
 )
 
 
-def encode(kind: int, payload: object) -> bytes:
+def encode(kind: int, payload: Any) -> bytes:
     """Return a frame: output as it is, everything else marshalled (both ends run one Python)."""
     body = payload if isinstance(payload, bytes) else marshal.dumps(payload)
     return HEADER.pack(kind, len(body)) + body
+
+
+class Quietly:
+    """Lets errors of the system pass, as contextlib.suppress(OSError), which takes an import."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: object, trace: object) -> bool:
+        return kind is not None and issubclass(kind, OSError)
 
 
 class Decoder:
@@ -132,18 +146,14 @@ def job_processes(job: str) -> list[int]:
 
 def kill_quietly(pid: int, number: int) -> None:
     """Send a signal; a process that is gone already is fine."""
-    try:
+    with Quietly():
         os.kill(pid, number)
-    except OSError:
-        pass
 
 
 def kill_group(group: int, number: int) -> None:
     """Send a signal to a process group; one that is gone already is fine."""
-    try:
+    with Quietly():
         os.killpg(group, number)
-    except OSError:
-        pass
 
 
 def remove_segments(since_s: float) -> None:
@@ -159,9 +169,9 @@ def remove_segments(since_s: float) -> None:
             status = os.lstat(path)
         except OSError:
             continue
-        if name.startswith(SEGMENTS) and status.st_uid == os.getuid():
-            if status.st_ctime >= since_s - 1:
-                found.add(path)
+        is_ours = name.startswith(SEGMENTS) and status.st_uid == os.getuid()
+        if is_ours and status.st_ctime >= since_s - 1:
+            found.add(path)
     for pid in os.listdir("/proc") if found else ():
         try:
             with open(f"/proc/{pid}/maps") as file:
@@ -170,10 +180,8 @@ def remove_segments(since_s: float) -> None:
             continue  # not a process, gone, or another user's
         found = {path for path in found if path not in text}
     for path in found:
-        try:
+        with Quietly():  # another supervisor may be faster
             os.unlink(path)
-        except OSError:
-            pass  # another supervisor was faster
 
 
 class Supervisor:
@@ -241,7 +249,7 @@ class Supervisor:
             self.reap()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.deadline = None
-            self.kill(signal.SIGKILL)
+            self.kill(SIGKILL)
 
     def flush(self) -> None:
         """Send what the launcher takes now."""
@@ -293,7 +301,7 @@ class Supervisor:
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in targets],
                 setpgroup=0,
                 setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+                setsigdef=(SIGPIPE, SIGXFSZ),
             )
         except OSError as err:
             self.code = 127 if err.errno == 2 else 126
@@ -333,7 +341,7 @@ class Supervisor:
         if self.code is None:
             _, status = os.waitpid(self.child, 0)
             self.code = os.waitstatus_to_exitcode(status)
-            kill_group(self.child, signal.SIGKILL)
+            kill_group(self.child, SIGKILL)
             for fd, (kind, _) in list(self.streams.items()):
                 while kind == REPORT and self.forward(fd):
                     pass
@@ -380,10 +388,10 @@ class Supervisor:
     def orphaned(self) -> None:
         """The launcher is gone: nothing of this job may stay."""
         if self.child and self.code is None:
-            kill_group(self.child, signal.SIGKILL)
+            kill_group(self.child, SIGKILL)
         if self.job:
             for pid in job_processes(self.job):
-                kill_quietly(pid, signal.SIGKILL)
+                kill_quietly(pid, SIGKILL)
         remove_segments(self.since_s)
         os._exit(1)
 
@@ -431,10 +439,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"blinkrun: rank {rank} cannot reach the launcher: {err}\n")
         return 1
     exit_code = Supervisor(control, command, stub_read, code_write).run(hello)
-    try:
+    with Quietly():  # the MPI may have ended the stub already
         os.write(code_write, bytes([exit_code & 255]))
-    except OSError:
-        pass  # the MPI has ended the stub already
     return exit_code
 
 

@@ -67,7 +67,9 @@ def _first(kind: Kind | None, environ: Mapping[str, str]) -> Mpi:
         others.append(path if mpi is None else str(mpi))
     if kind is not None:
         found = f" (found: {', '.join(others)})" if others else ""
-        raise UsageError(f"--mpi {kind.value}: no {kind.title} beside this Python or on PATH{found}")
+        raise UsageError(
+            f"--mpi {kind.value}: no {kind.title} beside this Python or on PATH{found}"
+        )
     if others:
         raise UsageError(f"{others[0]} is not Open MPI, MPICH or Intel MPI; give --mpi PATH")
     raise UsageError(NO_MPI)

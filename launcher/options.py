@@ -43,10 +43,7 @@ example:
   blinkrun -np 2 train.py --epochs 3
 """
 
-NOT_HERE = {
-    name: "jobs on several hosts are not supported in this version; start it on one host"
-    for name in ("-H", "--host", "--hosts", "--hostfile", "-hosts", "-f", "-ppn")
-}
+OF_SEVERAL_HOSTS = ("-H", "--host", "--hosts", "--hostfile", "-hosts", "-f", "-ppn")
 
 
 @dataclass(slots=True)
@@ -148,8 +145,8 @@ def parse(argv: Sequence[str]) -> Options:
 def _look_up(name: str) -> tuple[str, _Parser]:
     if name in _TABLE:
         return _TABLE[name]
-    if name in NOT_HERE:
-        raise UsageError(f"{name}: {NOT_HERE[name]}")
+    if name in OF_SEVERAL_HOSTS:
+        raise UsageError(f"{name}: jobs on several hosts are not supported in this version")
     near = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else "; see blinkrun --help"
     raise UsageError(f"unknown option {name}{hint}")

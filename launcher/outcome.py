@@ -201,23 +201,38 @@ def decide(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str =
     """
     if reason is not None and reason.stop is not Stop.MPI_ENDED:
         return _stopped(records, reason)
+    return (
+        _failure(records, mpi_text)
+        or _loss(records)
+        or _mpi_end(records, mpi_text)
+        or _end(records, reason, mpi_text)
+    )
+
+
+def _failure(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:
     failed = sorted(
         (record for record in records if record.failed_s is not None),
         key=lambda record: (record.failed_s, record.rank),
     )
-    told = [record.told_s for record in records if record.told_s is not None and record.was_told]
-    told_s = min(told, default=float("inf"))
-    if not failed or (failed[0].failed_s or 0) >= told_s:
+    if not failed or (failed[0].failed_s or 0) >= _told_s(records):
         aborted = _called_abort(records, mpi_text)
-        if aborted is not None:
+        if aborted is not None:  # what ranks do once the MPI has ended the job means nothing
             return aborted
-    if failed:
-        return _first_cause(records, failed)
+    return _first_cause(records, failed) if failed else None
+
+
+def _told_s(records: Sequence[RankRecord]) -> float:
+    """Return when the MPI ended the job; infinite if it did not."""
+    told = (record.told_s for record in records if record.told_s is not None and record.was_told)
+    return min(told, default=float("inf"))
+
+
+def _loss(records: Sequence[RankRecord]) -> Outcome | None:
     lost = [record for record in records if record.lost_s is not None]
-    if told:
-        return _ended_by_mpi(records, told_s, mpi_text)
-    if lost:
-        return _lost(min(lost, key=lambda record: (record.lost_s or 0, record.rank)))
+    return _lost(min(lost, key=lambda record: (record.lost_s or 0, record.rank))) if lost else None
+
+
+def _end(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str) -> Outcome:
     if all(record.code == 0 for record in records):
         return Outcome(0)
     running = name_ranks(record.rank for record in records if record.code != 0)
@@ -247,12 +262,12 @@ def _first_cause(records: Sequence[RankRecord], failed: Sequence[RankRecord]) ->
     current = failed[0]
     seen = {current.rank}
     while current.is_secondary and current.report is not None:
-        named = [by_rank[rank] for rank in current.report.ranks if rank in by_rank]
+        named = (by_rank[rank] for rank in current.report.ranks if rank in by_rank)
         culprit = next((record for record in named if record.rank not in seen), None)
         if culprit is None:
             break
         if culprit.failed_s is None:
-            return _blamed(current, culprit, named)
+            return _blamed(current, culprit)
         current = culprit
         seen.add(current.rank)
     if current.is_secondary:  # they blame each other, or nobody: another's failure explains more
@@ -260,25 +275,21 @@ def _first_cause(records: Sequence[RankRecord], failed: Sequence[RankRecord]) ->
     return _failed(current)
 
 
-def _blamed(waiting: RankRecord, culprit: RankRecord, named: Sequence[RankRecord]) -> Outcome:
-    """Return the outcome where `waiting` failed because of `culprit`, which did not fail."""
-    said = f"rank {waiting.rank}: {waiting.report.message}" if waiting.report else ""
-    if culprit.left_s is not None:
-        message = (
-            f"rank {culprit.rank} on host {culprit.host} exited early with code 0 while"
-            f" rank {waiting.rank} waited for it ({said})"
-        )
-        return Outcome(EXIT_FAILED, message, culprit.rank, culprit.tail)
-    if waiting.kind == "timeout":
-        late = name_ranks(record.rank for record in named)
-        message = (
-            f"rank {waiting.rank} on host {waiting.host} waited for {late} until its deadline"
-            f" ({said}); rank {culprit.rank} had not come"
-        )
-        return Outcome(EXIT_FAILED, message, culprit.rank, culprit.tail)
+def _blamed(waiting: RankRecord, culprit: RankRecord) -> Outcome:
+    """Return the outcome where `waiting` failed because of `culprit`, which did not fail itself."""
     if culprit.lost_s is not None:
         return _lost(culprit)
-    return _failed(waiting)
+    if culprit.left_s is not None:
+        what = "exited early with code 0 while others waited"
+    elif waiting.kind == "timeout":
+        what = "kept others waiting"
+    elif waiting.kind == "peer_left":
+        what = "left the job while others waited"
+    else:
+        what = "aborted the job"
+    said = f": {waiting.report.message}" if waiting.report and waiting.report.message else ""
+    message = f"rank {culprit.rank} on host {culprit.host} {what}{said}"
+    return Outcome(EXIT_FAILED, message, culprit.rank, culprit.tail)
 
 
 def _failed(record: RankRecord) -> Outcome:
@@ -323,7 +334,11 @@ def _called_abort(records: Sequence[RankRecord], mpi_text: str) -> Outcome | Non
     return None
 
 
-def _ended_by_mpi(records: Sequence[RankRecord], told_s: float, mpi_text: str) -> Outcome:
+def _mpi_end(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:
+    """Return the outcome where the MPI ended the job: who left without a word, if that is known."""
+    told_s = _told_s(records)
+    if told_s == float("inf"):
+        return None
     left = [record for record in records if record.left_s is not None and record.left_s <= told_s]
     if left:
         last = max(left, key=lambda record: (record.left_s or 0, record.rank))
@@ -332,7 +347,7 @@ def _ended_by_mpi(records: Sequence[RankRecord], told_s: float, mpi_text: str) -
             " and the MPI ended the job"
         )
         return Outcome(EXIT_FAILED, message, last.rank, last.tail)
-    running = name_ranks(record.rank for record in records if record.is_running)
+    running = name_ranks(record.rank for record in records if record.was_told)
     return Outcome(EXIT_FAILED, f"the MPI ended the job while {running} ran{_quoted(mpi_text)}")
 
 

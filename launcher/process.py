@@ -39,7 +39,8 @@ class MpiProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+                # Safe: the launcher has one thread, and prctl is looked up already.
+                preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509
             )
         except OSError as err:
             raise LaunchError(f"{command[0]} does not start: {err.strerror}") from err
