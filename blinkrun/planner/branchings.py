@@ -92,26 +92,22 @@ def _grow(
     reached = {root}
     queue = deque([root])
     column: list[int] = []
-    postponed: dict[Rank, None] = {}
     while queue:
         rank = queue.popleft()
         for other, index in reach[rank]:
             if other in reached or spare[index] == 0:
                 continue
             lanes[rank][other] -= 1
+            # an arc refused once stays so: the cut that needs it can only get tighter
             if _flow(lanes, root, other, left)[0] < left:
                 lanes[rank][other] += 1
-                postponed[rank] = None
                 continue
             spare[index] -= 1
             reached.add(other)
             column.append(index)
             queue.append(other)
-        if not queue and len(reached) < len(reach):
-            if not postponed:
-                raise InternalError(f"no arborescence from rank {root} leaves {left} others")
-            queue.extend(postponed)
-            postponed.clear()
+    if len(reached) < len(reach):
+        raise InternalError(f"no arborescence from rank {root} leaves {left} others")
     return tuple(sorted(column))
 
 
