@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
@@ -75,18 +74,20 @@ def load(path: Path) -> Plan | None:
 
 def save(plan: Plan, path: Path) -> bool:
     """Write a plan so that other processes see all of it or nothing; return whether it is kept."""
-    unfinished = None
+    # a name of its own for every writer, in the same folder so that the last step is a rename
+    unfinished = path.with_name(f".unfinished-{os.urandom(8).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".unfinished-")
-        unfinished = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(plan.to_json())
-        unfinished.replace(path)
-    except OSError:
-        if unfinished is not None:
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(plan.to_json())
+            unfinished.replace(path)
+        except OSError:
             with suppress(OSError):
                 unfinished.unlink()
+            return False
+    except OSError:
         return False
     return True
 

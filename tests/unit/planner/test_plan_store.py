@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -99,6 +101,21 @@ def test_many_writers_leave_one_whole_file(tmp_path):
     assert set(plans) == {make_plan(FOUR)}
     (path,) = tmp_path.iterdir()
     assert store.load(path) == plans[0]
+
+
+def test_one_socket_is_planned_without_loading_a_solver():
+    code = (
+        "import sys\n"
+        "from blinkrun.planner.store import plan_of\n"
+        "from blinkrun.topology.cpu import cpu_topology\n"
+        "from blinkrun.topology.probe import probe_host\n"
+        "plan_of(cpu_topology(probe_host(affinity=[0]), 4))\n"
+        "print(sorted({'scipy', 'networkx', 'numpy', 'torch', 'mpi4py'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_errors_of_planning_are_not_hidden(tmp_path):
