@@ -84,7 +84,7 @@ class Decoder:
         while len(self._buffer) - start >= HEADER.size:
             kind, length = HEADER.unpack_from(self._buffer, start)
             if length > MAX_FRAME:
-                raise ValueError(f"frame of {length} bytes")
+                raise OSError(f"frame of {length} bytes")
             stop = start + HEADER.size + length
             if len(self._buffer) < stop:
                 break
@@ -204,10 +204,10 @@ class Supervisor:
         self.rank = -1
         self.since_s = time.time()
 
-    def run(self, hello: dict[str, object]) -> int:
+    def run(self, token: str, hello: dict[str, Any]) -> int:
         """Serve until the program has ended and all is sent; return the exit code."""
-        self.rank = int(str(hello["rank"]))
-        self.send(HELLO, hello)
+        self.rank = hello["rank"]
+        self.outbox += encode(HELLO, token.encode() + marshal.dumps(hello))
         while self.code is None or self.streams or self.outbox:
             self.step()
         return self.code if self.code >= 0 else 128 - self.code
@@ -427,7 +427,6 @@ def main(argv: list[str]) -> int:
     os.close(stub_write)
     rank, size = rank_and_size(dict(os.environ))
     hello = {
-        "token": token,
         "rank": rank,
         "size": size,
         "host": os.uname().nodename,
@@ -438,7 +437,7 @@ def main(argv: list[str]) -> int:
     except OSError as err:
         sys.stderr.write(f"blinkrun: rank {rank} cannot reach the launcher: {err}\n")
         return 1
-    exit_code = Supervisor(control, command, stub_read, code_write).run(hello)
+    exit_code = Supervisor(control, command, stub_read, code_write).run(token, hello)
     with Quietly():  # the MPI may have ended the stub already
         os.write(code_write, bytes([exit_code & 255]))
     return exit_code

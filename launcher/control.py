@@ -53,11 +53,11 @@ class Connection:
         """Return the frames that have come; None once the supervisor is gone."""
         try:
             data = self.link.recv(READ_BYTES)
+            return self.decoder.feed(data) if data else None
         except BlockingIOError:
             return []
         except OSError:
             return None
-        return self.decoder.feed(data) if data else None
 
     def send(self, kind: int, payload: object, fds: tuple[int, ...] = ()) -> None:
         """Send an order: a few bytes, which a living supervisor always takes."""
@@ -155,9 +155,10 @@ class ControlServer:
 
     def greet(self, connection: Connection, kind: int, body: bytes) -> bool:
         """Take the first frame of a connection; whether it is a supervisor of this job."""
-        fields = marshal.loads(body) if kind == HELLO else {}
-        if not hmac.compare_digest(str(fields.get("token", "")), self._token):
+        token, rest = body[: len(self._token)], body[len(self._token) :]
+        if kind != HELLO or not hmac.compare_digest(token, self._token.encode()):
             return False
+        fields = marshal.loads(rest)  # only after the token: marshal trusts its input
         connection.rank = int(fields["rank"])
         connection.size = int(fields["size"])
         connection.host = str(fields["host"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from blinkrun.launcher.spec import Form, Program
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 _PLAIN_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # python's own, without a value
 _FLAGS_WITH_VALUE = ("-W", "-X")
-_NEAR = 0.6
+_NEAR = 0.7
 
 
 def resolve(
@@ -43,6 +44,7 @@ def resolve(
     if first == "-m":
         if not rest:
             raise UsageError("-m needs the name of a module")
+        _check_module(rest[0])
         return _python([sys.executable], ["-m", *rest])
     if first.endswith(".py"):
         _check_script(first)
@@ -77,6 +79,20 @@ def _interpreted(python: str, argv: Sequence[str]) -> Program:
         if not rest[0].endswith(".py"):
             return Program(Form.EXECUTABLE, (python, *argv))
     return _python([python, *flags], rest)
+
+
+def _check_module(name: str) -> None:
+    """See whether the outermost package is there; what is in it, the ranks find out."""
+    outermost = name.partition(".")[0]
+    sys.path.insert(0, os.getcwd())
+    try:
+        is_there = importlib.util.find_spec(outermost) is not None
+    except (ImportError, ValueError):
+        is_there = False
+    finally:
+        del sys.path[0]
+    if not is_there:
+        raise UsageError(f"module '{name}' not found, neither in {os.getcwd()} nor installed")
 
 
 def _check_script(path: str) -> None:

@@ -103,6 +103,7 @@ def load_script(path: str) -> tuple[CodeType, ModuleType]:
     """Return the code of a file and the module to run it in."""
     from importlib.machinery import SourceFileLoader  # noqa: PLC0415
 
+    path = os.path.abspath(path)  # as the interpreter does it
     with open(path, "rb") as file:
         source = file.read()
     sys.path[0] = os.path.dirname(os.path.realpath(path))
