@@ -46,31 +46,28 @@ class Slot:
 class Bucket:
     """A run of gradients of one dtype that is reduced in one call.
 
-    After the slots comes one *flag* element per slot, in the same order: 1 where this rank has
-    the gradient, 0 where it has none. Reduced with the rest, it tells every rank whether any rank
-    had it, without a message of its own.
-
     Attributes
     ----------
     dtype : DType
-        Type of every element, flags included.
+        Type of every element.
     slots : tuple of Slot
         The gradients, in the order in which they are expected.
-    flags_start : int
-        Element at which the flags begin.
     offset_bytes : int
         Where the bucket begins in the arena.
+    is_direct : bool
+        Whether its only gradient is so large that it is not copied in: the collective reads it
+        where backward has put it, and writes the result here.
     """
 
     dtype: DType
     slots: tuple[Slot, ...]
-    flags_start: int
     offset_bytes: int
+    is_direct: bool
 
     @property
     def num_elements(self) -> int:
         """Elements that the collective moves."""
-        return self.flags_start + len(self.slots)
+        return self.slots[-1].start + self.slots[-1].num_elements
 
     @property
     def num_bytes(self) -> int:
@@ -80,24 +77,32 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class BucketLayout:
-    """All buckets of a set of gradients, in the order in which every rank reduces them."""
+    """All buckets of a set of gradients, in the order in which every rank reduces them.
+
+    Attributes
+    ----------
+    buckets : tuple of Bucket
+        In the order in which they are reduced.
+    bucket_of : tuple of int
+        The bucket of each gradient.
+    flags_offset_bytes : int
+        Where the flags begin in the arena, behind all buckets: a byte per gradient, 1 where this
+        rank has it. Their maximum over ranks says whether any rank had it.
+    num_bytes : int
+        Bytes of arena, the same for every order and bucket size.
+    """
 
     buckets: tuple[Bucket, ...]
-    num_bytes: int
     bucket_of: tuple[int, ...]
-
-
-def arena_bytes(gradients: Sequence[GradientSpec]) -> int:
-    """Return the bytes that suffice for `gradients` in any order and any bucket size.
-
-    >>> arena_bytes([GradientSpec("w", DType.FLOAT32, 17)])
-    192
-    """
-    return sum(gradient.padded_bytes + ALIGN_BYTES for gradient in gradients)
+    flags_offset_bytes: int
+    num_bytes: int
 
 
 def plan_buckets(
-    gradients: Sequence[GradientSpec], order: Sequence[int], bucket_bytes: int
+    gradients: Sequence[GradientSpec],
+    order: Sequence[int],
+    bucket_bytes: int,
+    direct_bytes: int | None = None,
 ) -> BucketLayout:
     """Return the buckets for `gradients`, filled in `order`.
 
@@ -112,7 +117,10 @@ def plan_buckets(
     order : sequence of int
         Each position once, first ready first.
     bucket_bytes : int
-        Largest bucket, in bytes, without its flags.
+        Largest bucket, in bytes.
+    direct_bytes : int, optional
+        Gradients of this size or larger have a bucket of their own and are not copied into it;
+        without it, all are copied.
 
     Raises
     ------
@@ -130,17 +138,16 @@ def plan_buckets(
         raise UsageError(f"bucket_bytes is {bucket_bytes}, need at least 1")
     if sorted(order) != list(range(len(gradients))):
         raise UsageError(f"order names each of {len(gradients)} gradients once, got {list(order)}")
-    groups = _group(gradients, order, bucket_bytes)
     buckets: list[Bucket] = []
     bucket_of = [0] * len(gradients)
     offset_bytes = 0
-    for members in groups:
-        bucket = _place(gradients, members, offset_bytes)
+    for members, is_direct in _group(gradients, order, bucket_bytes, direct_bytes):
         for member in members:
             bucket_of[member] = len(buckets)
-        buckets.append(bucket)
-        offset_bytes += _round_up(bucket.num_bytes)
-    return BucketLayout(tuple(buckets), offset_bytes, tuple(bucket_of))
+        buckets.append(_place(gradients, members, offset_bytes, is_direct))
+        offset_bytes += sum(gradients[member].padded_bytes for member in members)
+    num_bytes = offset_bytes + _round_up(len(gradients))
+    return BucketLayout(tuple(buckets), tuple(bucket_of), offset_bytes, num_bytes)
 
 
 class BucketProgress:
@@ -215,33 +222,41 @@ class BucketProgress:
 
 
 def _group(
-    gradients: Sequence[GradientSpec], order: Sequence[int], bucket_bytes: int
-) -> list[list[int]]:
-    """Split `order` into buckets, listed by when their last gradient comes."""
+    gradients: Sequence[GradientSpec],
+    order: Sequence[int],
+    bucket_bytes: int,
+    direct_bytes: int | None,
+) -> list[tuple[list[int], bool]]:
+    """Split `order` into buckets, listed by when their last gradient comes; True is for direct."""
     open_groups: dict[DType, tuple[list[int], int]] = {}
-    closed: list[tuple[int, list[int]]] = []
+    closed: list[tuple[int, list[int], bool]] = []
     when = {gradient: position for position, gradient in enumerate(order)}
     for gradient in order:
         spec = gradients[gradient]
+        if direct_bytes is not None and spec.num_elements * spec.dtype.itemsize >= direct_bytes:
+            closed.append((when[gradient], [gradient], True))
+            continue
         members, filled = open_groups.get(spec.dtype, ([], 0))
         if members and filled + spec.padded_bytes > bucket_bytes:
-            closed.append((when[members[-1]], members))
+            closed.append((when[members[-1]], members, False))
             members, filled = [], 0
         members.append(gradient)
         open_groups[spec.dtype] = (members, filled + spec.padded_bytes)
-    closed += [(when[members[-1]], members) for members, _ in open_groups.values()]
-    return [members for _, members in sorted(closed)]
+    closed += [(when[members[-1]], members, False) for members, _ in open_groups.values()]
+    return [(members, is_direct) for _, members, is_direct in sorted(closed)]
 
 
-def _place(gradients: Sequence[GradientSpec], members: list[int], offset_bytes: int) -> Bucket:
-    """Lay `members` one after the other, each on a cache line, and the flags behind them."""
+def _place(
+    gradients: Sequence[GradientSpec], members: list[int], offset_bytes: int, is_direct: bool
+) -> Bucket:
+    """Lay `members` one after the other, each on a cache line."""
     dtype = gradients[members[0]].dtype
     slots: list[Slot] = []
     start = 0
     for member in members:
         slots.append(Slot(member, start, gradients[member].num_elements))
         start += gradients[member].padded_bytes // dtype.itemsize
-    return Bucket(dtype, tuple(slots), start, offset_bytes)
+    return Bucket(dtype, tuple(slots), offset_bytes, is_direct)
 
 
 def _round_up(num_bytes: int) -> int:

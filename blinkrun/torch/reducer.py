@@ -14,12 +14,14 @@ from blinkrun.engine.bucket import (
     BucketLayout,
     BucketProgress,
     GradientSpec,
-    arena_bytes,
     plan_buckets,
 )
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.ops import DTYPES
 from blinkrun.types import Op
+
+# Copying a gradient of this size costs more than a collective of its own.
+DIRECT_BYTES = 1 << 20
 
 _owners: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
 
@@ -60,18 +62,18 @@ class Reducer:
         self._world = world
         self._op = op
         self._bucket_bytes = bucket_bytes
+        self._direct_bytes = DIRECT_BYTES
         self._overlap = overlap
         self._names = [name for name, _ in named]
         self._params = [param for _, param in named]
         self._specs = [GradientSpec(n, DTYPES[p.dtype], p.numel()) for n, p in named]
         self._order_known = False
         # Reversed: backward reaches the last layers first. The first step shows the real order.
-        layout = plan_buckets(self._specs, range(len(named))[::-1], bucket_bytes)
+        layout = self._plan(range(len(named))[::-1])
         self._progress = BucketProgress(layout, passes)
         self._alone = world.size == 1
         if not self._alone:
-            self._arena = torch.from_numpy(world.empty_bytes(max(arena_bytes(self._specs), 1)))
-            self._arena.zero_()  # the gaps between slots are reduced too
+            self._arena = torch.from_numpy(world.empty_bytes(layout.num_bytes))
             self._lay_out(layout)
         self._in_flight: dict[int, Any] = {}
         _owners.update((id(param), self) for param in self._params)
@@ -132,84 +134,98 @@ class Reducer:
             self._release(self._progress.arrive(index))
         if not self._alone:
             self._reduce_and_wait()
-            self._give_to_absent(absent)
+            self._hand_out(absent)
             self._learn_order()
         self._progress.reset()
 
+    def _plan(self, order: Sequence[int]) -> BucketLayout:
+        return plan_buckets(self._specs, order, self._bucket_bytes, self._direct_bytes)
+
     def _lay_out(self, layout: BucketLayout) -> None:
         """Make the views of the arena that `layout` describes."""
+        self._arena.zero_()  # the gaps between slots are reduced too
+        begin = layout.flags_offset_bytes
+        self._flags = self._arena[begin : begin + len(self._params)].fill_(1)
         self._views: list[torch.Tensor] = [self._arena] * len(self._params)
-        self._flat: list[torch.Tensor] = []
-        self._flags: list[torch.Tensor] = []
-        self._flag_of: dict[int, torch.Tensor] = {}
+        self._results: list[torch.Tensor] = []
         for bucket in layout.buckets:
-            end = bucket.offset_bytes + bucket.num_bytes
+            begin = bucket.offset_bytes
             dtype = self._params[bucket.slots[0].gradient].dtype
-            flat = self._arena[bucket.offset_bytes : end].view(dtype)
-            flags = flat[bucket.flags_start :]
-            self._flat.append(flat)
-            self._flags.append(flags.fill_(1))
-            for slot, flag in zip(bucket.slots, flags, strict=True):
-                self._flag_of[slot.gradient] = flag
+            result = self._arena[begin : begin + bucket.num_bytes].view(dtype)
+            self._results.append(result)
+            for slot in bucket.slots:
                 param = self._params[slot.gradient]
-                line = flat[slot.start : slot.start + slot.num_elements]
+                line = result[slot.start : slot.start + slot.num_elements]
                 self._views[slot.gradient] = line.as_strided(param.shape, grad_strides(param))
+        # What each bucket's collective reads: the bucket, or a gradient where backward has put it.
+        self._sources = list(self._results)
 
     def _take_in(self, index: int, grad: torch.Tensor) -> None:
-        """Copy a gradient into its slot, unless it is there, and make it the parameter's own."""
+        """Make a gradient part of its bucket's collective, copying it if it is small."""
         view = self._views[index]
-        if grad.data_ptr() != view.data_ptr():
+        bucket = self.layout.bucket_of[index]
+        if grad.data_ptr() == view.data_ptr():
+            self._sources[bucket] = self._results[bucket]
+        elif self.layout.buckets[bucket].is_direct and is_alike(grad, view):
+            self._sources[bucket] = grad.detach().as_strided((grad.numel(),), (1,))
+        else:
+            self._sources[bucket] = self._results[bucket]
             view.copy_(grad.detach())
             self._params[index].grad = view
 
     def _take_in_absent(self, index: int) -> None:
-        """Fill the slot of a parameter that no backward pass has made ready."""
+        """Make zeros of a gradient that this rank does not have."""
         grad = self._params[index].grad
-        if grad is None:
-            self._views[index].zero_()
-            self._flag_of[index].zero_()
-        else:
+        if grad is not None:
             self._take_in(index, grad)
+        else:
+            self._take_in(index, self._views[index].zero_())
+            self._flags[index] = 0
 
     def _release(self, buckets: range) -> None:
         """Begin to reduce buckets that are full, if a helper thread does it."""
         if self._overlap and not self._alone:
             for bucket in buckets:
-                flat = self._flat[bucket]
-                self._in_flight[bucket] = self._world.allreduce_async(flat, self._op, flat)
+                self._in_flight[bucket] = self._world.allreduce_async(
+                    self._sources[bucket], self._op, self._results[bucket]
+                )
 
     def _reduce_and_wait(self) -> None:
-        for bucket, flat in enumerate(self._flat):
+        for bucket, (source, result) in enumerate(zip(self._sources, self._results, strict=True)):
             if self._overlap:
                 self._in_flight.pop(bucket).wait()
             else:
-                self._world.allreduce(flat, self._op, flat)
+                self._world.allreduce(source, self._op, result)
+        self._world.allreduce(self._flags, Op.MAX, self._flags)
 
-    def _give_to_absent(self, absent: Sequence[int]) -> None:
-        """Give the reduced gradient to parameters that only other ranks had one for."""
+    def _hand_out(self, absent: Sequence[int]) -> None:
+        """Make parameters own the results that lie elsewhere than their gradients."""
+        for bucket in self.layout.buckets:
+            index = bucket.slots[0].gradient
+            if bucket.is_direct and self._params[index].grad is not None:
+                self._params[index].grad = self._views[index]
+        self._sources = list(self._results)  # lets go of the gradients that were read
         for index in absent:
             param = self._params[index]
-            if param.grad is None and self._flag_of[index].item() > 0:
+            if param.grad is None and self._flags[index].item():
                 param.grad = self._views[index]
-        for flags in self._flags:
-            flags.fill_(1)
+        if absent:
+            self._flags.fill_(1)
 
     def _learn_order(self) -> None:
         """After the first step, lay the buckets out in the order in which rank 0 filled them."""
         if self._order_known:
             return
         self._order_known = True
-        order = self._world.broadcast_object(self._progress.order(), root=0)
-        layout = plan_buckets(self._specs, order, self._bucket_bytes)
+        layout = self._plan(self._world.broadcast_object(self._progress.order(), root=0))
         if layout == self.layout:
             return
         grads = [None if p.grad is None else p.grad.clone() for p in self._params]
-        self._arena.zero_()
         self._lay_out(layout)
         self._progress = BucketProgress(layout, self._progress.passes)
-        for index, grad in enumerate(grads):
+        for param, view, grad in zip(self._params, self._views, grads, strict=True):
             if grad is not None:
-                self._take_in(index, grad)
+                param.grad = view.copy_(grad)
 
 
 class _Hook:
@@ -235,6 +251,11 @@ def has_owner(param: torch.Tensor) -> bool:
     if id(param) in _owners:
         gc.collect()  # an optimizer in a reference cycle may be gone but for this
     return id(param) in _owners
+
+
+def is_alike(grad: torch.Tensor, view: torch.Tensor) -> bool:
+    """Whether two tensors of one shape hold their elements in the same order, without gaps."""
+    return grad.dtype == view.dtype and grad.stride() == view.stride() and not grad.is_neg()
 
 
 def grad_strides(param: torch.Tensor) -> tuple[int, ...]:

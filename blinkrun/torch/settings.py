@@ -43,7 +43,7 @@ class Settings:
         if bucket_bytes is None:
             bucket_bytes = env.size_bytes(env.BUCKET, DEFAULT_BUCKET_BYTES)
         self.bucket_bytes = _at_least_one("bucket_bytes", bucket_bytes)
-        self.overlap = _overlap(world, overlap)
+        self.overlap = choose(world, overlap)
         self.names = names
 
     def reducer_for(self, optimizer: Any) -> Reducer:
@@ -139,7 +139,8 @@ def _check_parameter(name: str, param: torch.Tensor) -> None:
         raise UsageError(f"parameter '{name}' belongs to another DistributedOptimizer already")
 
 
-def _overlap(world: Any, wanted: str | None) -> Overlap:
+def choose(world: Any, wanted: str | None) -> Overlap:
+    """Return whether to overlap here; None asks the environment."""
     options = ("auto", "on", "off")
     if wanted is None:
         wanted = env.choice(env.OVERLAP, options, "auto")

@@ -14,6 +14,7 @@ def check_same(reports, close=CLOSE):
     [
         "trains_like_one_process",
         "trains_like_one_process_in_small_buckets_with_overlap",
+        "trains_like_one_process_without_copying_gradients",
         "zero_grad_keeps_or_drops",
         "accumulation",
         "schedulers",

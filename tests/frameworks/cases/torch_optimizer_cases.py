@@ -3,15 +3,18 @@
 import copy
 import hashlib
 import io
+from contextlib import contextmanager
 
 import torch
 from torch.nn import functional
 
 import blinkrun.torch as blink
+from blinkrun.torch import reducer
 
 CASES = (
     "trains_like_one_process",
     "trains_like_one_process_in_small_buckets_with_overlap",
+    "trains_like_one_process_without_copying_gradients",
     "trains_again_to_the_same_bits",
     "convolutions_channels_last",
     "sixteen_bit_gradients",
@@ -128,6 +131,30 @@ def trains_like_one_process_in_small_buckets_with_overlap():
     ]
 
 
+@contextmanager
+def uncopied(limit_bytes):
+    """Reduce gradients of `limit_bytes` and more where backward has put them."""
+    before, reducer.DIRECT_BYTES = reducer.DIRECT_BYTES, limit_bytes
+    try:
+        yield
+    finally:
+        reducer.DIRECT_BYTES = before
+
+
+def trains_like_one_process_without_copying_gradients():
+    """The large ones, all of them; accumulated, cleared and missing ones as well."""
+    with uncopied(300):
+        some = [report(*train_both(overlap=overlap)) for overlap in ("on", "off")]
+    with uncopied(1):
+        return [
+            *some,
+            report(*train_both(kind=ADAM)),
+            *accumulation(),
+            *zero_grad_keeps_or_drops(),
+            convolutions_channels_last(),
+        ]
+
+
 def trains_again_to_the_same_bits():
     return [bits(train_both(overlap=overlap)[1]) for overlap in ("off", "off", "on", "on")]
 
@@ -229,8 +256,14 @@ def order_is_learned():
 
 def parameters_without_gradients():
     """Layer 0: every rank has a gradient; 1: only rank 0; 2: all but rank 0; 3: no rank."""
-    found = []
-    for overlap in ("on", "off"):
+    return [
+        *(missing(overlap) for overlap in ("on", "off")),
+        *(missing(overlap, limit_bytes=20) for overlap in ("on", "off")),
+    ]
+
+
+def missing(overlap, limit_bytes=1 << 20):
+    with uncopied(limit_bytes):
         model = Crossed()
         ours = wrap(
             torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -238,34 +271,29 @@ def parameters_without_gradients():
             bucket_bytes=80,
             overlap=overlap,
         )
-        before = [p.detach().clone() for p in model.layers[3].parameters()]
-        uses = [0, 1] if blink.rank() == 0 else [0, 2]
-        for _ in range(3):
-            ours.zero_grad()
-            local = Crossed()
-            local.load_state_dict(model.state_dict())
-            local(torch.ones(2, 4), uses).sum().backward()
-            model(torch.ones(2, 4), uses).sum().backward()
-            ours.synchronize()
-            want = [
-                blink.allreduce(torch.zeros_like(p) if p.grad is None else p.grad)
-                for p in local.parameters()
-            ]
-            got = [p.grad for p in model.parameters()]
-            ours.step()
-        found.append(
-            {
-                "none": [grad is None for grad in got],
-                "distance": max(
-                    float((g - w).abs().max())
-                    for g, w in zip(got, want, strict=True)
-                    if g is not None
-                ),
-                "frozen": all(map(torch.equal, before, model.layers[3].parameters())),
-                "bits": bits(model),
-            }
-        )
-    return found
+    before = [p.detach().clone() for p in model.layers[3].parameters()]
+    uses = [0, 1] if blink.rank() == 0 else [0, 2]
+    for _ in range(3):
+        ours.zero_grad()
+        local = Crossed()
+        local.load_state_dict(model.state_dict())
+        local(torch.ones(2, 4), uses).sum().backward()
+        model(torch.ones(2, 4), uses).sum().backward()
+        ours.synchronize()
+        want = [
+            blink.allreduce(torch.zeros_like(p) if p.grad is None else p.grad)
+            for p in local.parameters()
+        ]
+        got = [p.grad for p in model.parameters()]
+        ours.step()
+    return {
+        "none": [grad is None for grad in got],
+        "distance": max(
+            float((g - w).abs().max()) for g, w in zip(got, want, strict=True) if g is not None
+        ),
+        "frozen": all(map(torch.equal, before, model.layers[3].parameters())),
+        "bits": bits(model),
+    }
 
 
 def ranks_without_backward():

@@ -8,7 +8,6 @@ from blinkrun.engine.bucket import (
     ALIGN_BYTES,
     BucketProgress,
     GradientSpec,
-    arena_bytes,
     plan_buckets,
 )
 from blinkrun.errors import UsageError
@@ -22,7 +21,7 @@ def gradient_sets(draw):
     shapes = draw(st.lists(st.tuples(st.sampled_from(FLOATS), st.integers(0, 300)), max_size=12))
     gradients = [GradientSpec(f"g{i}", dtype, count) for i, (dtype, count) in enumerate(shapes)]
     order = draw(st.permutations(range(len(gradients))))
-    return gradients, order, draw(st.integers(1, 2000))
+    return gradients, order, draw(st.integers(1, 2000)), draw(st.none() | st.integers(1, 900))
 
 
 def three(count=32, dtype=DType.FLOAT32):
@@ -31,8 +30,8 @@ def three(count=32, dtype=DType.FLOAT32):
 
 @given(gradient_sets())
 def test_every_gradient_has_one_slot_and_no_byte_is_shared(case):
-    gradients, order, bucket_bytes = case
-    layout = plan_buckets(gradients, order, bucket_bytes)
+    gradients, order, bucket_bytes, direct_bytes = case
+    layout = plan_buckets(gradients, order, bucket_bytes, direct_bytes)
     spans = []
     for number, bucket in enumerate(layout.buckets):
         assert bucket.offset_bytes % ALIGN_BYTES == 0
@@ -43,28 +42,39 @@ def test_every_gradient_has_one_slot_and_no_byte_is_shared(case):
             assert gradients[slot.gradient].num_elements == slot.num_elements
             begin = bucket.offset_bytes + slot.start * width
             spans.append((begin, begin + slot.num_elements * width))
-        flags = bucket.offset_bytes + bucket.flags_start * width
-        spans.append((flags, flags + len(bucket.slots) * width))
         assert spans[-1][1] == bucket.offset_bytes + bucket.num_bytes
+    spans.append((layout.flags_offset_bytes, layout.flags_offset_bytes + len(gradients)))
     spans.sort()
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
-    assert not spans or spans[-1][1] <= layout.num_bytes <= arena_bytes(gradients)
+    assert spans[-1][1] <= layout.num_bytes
+    again = plan_buckets(gradients, sorted(order), 64)
+    assert again.num_bytes == layout.num_bytes  # so the arena serves every order
     placed = sorted(slot.gradient for bucket in layout.buckets for slot in bucket.slots)
     assert placed == list(range(len(gradients)))
 
 
 @given(gradient_sets())
 def test_a_bucket_is_within_its_size_unless_one_gradient_is_larger(case):
-    gradients, order, bucket_bytes = case
-    for bucket in plan_buckets(gradients, order, bucket_bytes).buckets:
+    gradients, order, bucket_bytes, direct_bytes = case
+    for bucket in plan_buckets(gradients, order, bucket_bytes, direct_bytes).buckets:
         filled = sum(gradients[slot.gradient].padded_bytes for slot in bucket.slots)
         assert filled <= bucket_bytes or len(bucket.slots) == 1
 
 
 @given(gradient_sets())
+def test_gradients_that_are_not_copied_are_the_large_ones_each_alone(case):
+    gradients, order, bucket_bytes, direct_bytes = case
+    for bucket in plan_buckets(gradients, order, bucket_bytes, direct_bytes).buckets:
+        for slot in bucket.slots:
+            size_bytes = slot.num_elements * bucket.dtype.itemsize
+            assert bucket.is_direct == (direct_bytes is not None and size_bytes >= direct_bytes)
+        assert not bucket.is_direct or len(bucket.slots) == 1
+
+
+@given(gradient_sets())
 def test_buckets_fill_in_their_order_when_gradients_come_as_expected(case):
-    gradients, order, bucket_bytes = case
-    progress = BucketProgress(plan_buckets(gradients, order, bucket_bytes))
+    gradients, order, bucket_bytes, direct_bytes = case
+    progress = BucketProgress(plan_buckets(gradients, order, bucket_bytes, direct_bytes))
     released = [list(progress.arrive(gradient)) for gradient in order]
     num_buckets = len(progress.layout.buckets)
     assert [b for some in released for b in some] == list(range(num_buckets))
@@ -73,8 +83,8 @@ def test_buckets_fill_in_their_order_when_gradients_come_as_expected(case):
 
 @given(gradient_sets(), st.data())
 def test_buckets_are_released_in_one_order_whatever_comes_first(case, data):
-    gradients, order, bucket_bytes = case
-    progress = BucketProgress(plan_buckets(gradients, order, bucket_bytes))
+    gradients, order, bucket_bytes, direct_bytes = case
+    progress = BucketProgress(plan_buckets(gradients, order, bucket_bytes, direct_bytes))
     arrivals = data.draw(st.permutations(range(len(gradients))))
     released = [bucket for gradient in arrivals for bucket in progress.arrive(gradient)]
     assert released == list(range(len(progress.layout.buckets)))
