@@ -57,8 +57,11 @@ _VERSIONS = (
 # Set by the MPI (or by an outer launcher) in the processes of a job: a job inside a job must not
 # see them.
 _OF_A_RANK = re.compile(
-    r"OMPI_COMM_WORLD_|PMI_|PMIX_(?!MCA_)|PRTE_(?!MCA_)|MPI_LOCAL|HYDI?_"
-    r"|BLINKRUN_(LAUNCHED|CONTROL|TOKEN|RANK|SIZE|REPORT_FD)$"
+    r"OMPI_COMM_WORLD_\w+|OMPI_(UNIVERSE|WORLD|WORLD_LOCAL)_SIZE|OMPI_FILE_LOCATION"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|SECURITY_MODE|BFROP_BUFFER_TYPE|GDS_MODULE|HOSTNAME)"
+    r"|PMIX_(PTL_MODULE|VERSION|SYSTEM_TMPDIR|PARAM_FILE_PASSED|MCA_mca_base_component_\w+)"
+    r"|PRTE_LAUNCHED|PMI_\w+|MPI_LOCALN?RANK\w*|HYDI?_\w+|HYDRA_\w+"
+    r"|BLINKRUN_(LAUNCHED|CONTROL|TOKEN|RANK|SIZE|REPORT_FD)"
 )
 
 
@@ -111,7 +114,7 @@ def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
     >>> outside_of_jobs({"PMI_RANK": "1", "PMIX_MCA_gds": "hash", "HOME": "/"})
     {'PMIX_MCA_gds': 'hash', 'HOME': '/'}
     """
-    return {name: value for name, value in environ.items() if not _OF_A_RANK.match(name)}
+    return {name: value for name, value in environ.items() if not _OF_A_RANK.fullmatch(name)}
 
 
 def check_mixed(

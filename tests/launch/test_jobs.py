@@ -187,6 +187,6 @@ def test_what_ranks_leave_in_the_background_ends_with_the_job(tmp_path: Path) ->
 
 
 def test_a_job_inside_a_job(tmp_path: Path) -> None:
-    inner = ["python", "-m", "blinkrun", "-np", "2", "sh", "-c", "echo $BLINKRUN_RANK"]
+    inner = [sys.executable, "-m", "blinkrun", "-np", "2", "sh", "-c", "echo $BLINKRUN_RANK"]
     ended = launch(["-np", "1", *inner], cwd=tmp_path)
     assert (ended.code, sorted(ended.out.splitlines())) == (0, ["[0] [0] 0", "[0] [1] 1"])
