@@ -10,5 +10,6 @@
 
 #pragma GCC target("avx2,f16c,fma")
 #define BLINKRUN_ISA avx2
+#define BLINKRUN_SIMD 256  // bits of a vector; compilers do not all define their macros under a pragma
 #include "kernels_impl.hpp"
 #endif

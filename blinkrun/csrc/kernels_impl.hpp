@@ -9,16 +9,22 @@ namespace blinkrun {
 namespace BLINKRUN_ISA {
 namespace {
 
-#if defined(__AVX512F__)
+#if BLINKRUN_SIMD == 512
 constexpr size_t kLanes = 16;
-#elif defined(__AVX2__)
+#elif BLINKRUN_SIMD == 256
 constexpr size_t kLanes = 8;
 #else
 constexpr size_t kLanes = 4;
 #endif
-typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4)));
-typedef uint32_t VecU __attribute__((vector_size(kLanes * 4), aligned(4)));
-typedef uint16_t VecH __attribute__((vector_size(kLanes * 2), aligned(2)));
+typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef uint32_t VecU __attribute__((vector_size(kLanes * 4), aligned(2), may_alias));
+constexpr size_t kPair = 2 * kLanes;  // 16-bit floats are taken two vectors of floats at a time
+
+// kPair elements in float. Which lane holds which element is the type's affair: loads and stores
+// agree on it, and everything between them works lane by lane.
+struct Pair {
+  Vec a, b;
+};
 
 constexpr size_t kBlock = 2048;  // elements: 16 KiB at most, half of a first-level cache
 
@@ -66,10 +72,10 @@ inline uint16_t float_to_half(float f) {
 struct Half {
   using S = uint16_t;
   using A = float;
-  static Vec vload(const S* p) {
-#if defined(__AVX512F__)
+  static Vec widen(const S* p) {
+#if BLINKRUN_SIMD == 512
     return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-#elif defined(__AVX2__)
+#elif BLINKRUN_SIMD == 256
     return (Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 #else
     Vec v;
@@ -77,36 +83,70 @@ struct Half {
     return v;
 #endif
   }
-  static void vstore(S* p, Vec v) {
-#if defined(__AVX512F__)
-    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
-#elif defined(__AVX2__)
-    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+  static Pair load(const S* p) { return {widen(p), widen(p + kLanes)}; }
+  static VecU pack(Pair v) {
+#if BLINKRUN_SIMD == 512
+    const __m256i a = _mm512_cvtps_ph((__m512)v.a, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i b = _mm512_cvtps_ph((__m512)v.b, _MM_FROUND_TO_NEAREST_INT);
+    return (VecU)_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+#elif BLINKRUN_SIMD == 256
+    const __m128i a = _mm256_cvtps_ph((__m256)v.a, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i b = _mm256_cvtps_ph((__m256)v.b, _MM_FROUND_TO_NEAREST_INT);
+    return (VecU)_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
 #else
-    for (size_t i = 0; i < kLanes; ++i) p[i] = float_to_half(v[i]);
+    S packed[kPair];
+    for (size_t i = 0; i < kLanes; ++i) {
+      packed[i] = float_to_half(v.a[i]);
+      packed[kLanes + i] = float_to_half(v.b[i]);
+    }
+    VecU out;
+    memcpy(&out, packed, sizeof out);
+    return out;
 #endif
   }
 };
 
+// A 32-bit word holds two elements, and each is the upper half of a float: the even one after a
+// shift, the odd one under a mask. So nothing has to be unpacked or packed.
 struct BFloat {
   using S = uint16_t;
   using A = float;
-  static Vec vload(const S* p) {
-    VecH h;
-    memcpy(&h, p, sizeof h);
-    VecU u = __builtin_convertvector(h, VecU) << 16;
-    Vec v;
-    memcpy(&v, &u, sizeof v);
-    return v;
+  static Pair load(const S* p) {
+    const VecU u = *(const VecU*)p;
+    return {(Vec)(u << 16), (Vec)(u & 0xffff0000u)};
   }
-  static void vstore(S* p, Vec v) {
-    VecU u;
-    memcpy(&u, &v, sizeof u);
-    VecU nearest = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    VecU quiet = (u >> 16) | 0x40u;
-    VecU r = (v != v) ? quiet : nearest;
-    VecH h = __builtin_convertvector(r, VecH);
-    memcpy(p, &h, sizeof h);
+  static bool any_nan(Pair v) {
+#if BLINKRUN_SIMD == 512
+    return _mm512_cmp_ps_mask((__m512)v.a, (__m512)v.b, _CMP_UNORD_Q) != 0;
+#elif BLINKRUN_SIMD == 256
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v.a, (__m256)v.b, _CMP_UNORD_Q)) != 0;
+#else
+    bool any = false;
+    for (size_t i = 0; i < kLanes; ++i) any |= (v.a[i] != v.a[i]) | (v.b[i] != v.b[i]);
+    return any;
+#endif
+  }
+  // To nearest even, in the upper half of each word.
+  static VecU nearest(Vec v) {
+    const VecU u = (VecU)v;
+#if BLINKRUN_SIMD == 512
+    const __m512i x = (__m512i)u, up = _mm512_add_epi32(x, _mm512_set1_epi32(0x7fff));
+    const __mmask16 odd = _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x10000));
+    return (VecU)_mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
+#else
+    return u + 0x7fffu + ((u >> 16) & 1u);
+#endif
+  }
+  static VecU quiet(Vec v, VecU rounded) {  // a NaN must not round into infinity
+    return (v != v) ? ((VecU)v | 0x400000u) : rounded;
+  }
+  static VecU pack(Pair v) {
+    VecU a = nearest(v.a), b = nearest(v.b);
+    if (__builtin_expect(any_nan(v), 0)) {
+      a = quiet(v.a, a);
+      b = quiet(v.b, b);
+    }
+    return (a >> 16) | (b & 0xffff0000u);
   }
 };
 
@@ -156,40 +196,40 @@ struct And {
 
 template <class E> constexpr bool kSixteen = sizeof(typename E::S) != sizeof(typename E::A);
 
-// Elements beyond whole vectors go through a padded copy, so there is one arithmetic only.
-template <class E> inline Vec load_tail(const typename E::S* p, size_t n) {
-  typename E::S padded[kLanes] = {};
-  memcpy(padded, p, n * sizeof(typename E::S));
-  return E::vload(padded);
+// Floats that `n` elements fill in the accumulator: whole pairs for 16-bit types.
+template <class E> constexpr size_t filled(size_t n) {
+  return kSixteen<E> ? (n + kPair - 1) / kPair * kPair : n;
 }
 
-template <class E> inline void store_tail(typename E::S* p, Vec v, size_t n) {
-  typename E::S padded[kLanes];
-  E::vstore(padded, v);
-  memcpy(p, padded, n * sizeof(typename E::S));
+// Elements beyond whole pairs go through a padded copy, so there is one arithmetic only.
+template <class E> inline Pair load_tail(const typename E::S* p, size_t n) {
+  typename E::S padded[kPair] = {};
+  memcpy(padded, p, n * sizeof(typename E::S));
+  return E::load(padded);
+}
+
+template <class E> inline void store_tail(typename E::S* p, Pair v, size_t n) {
+  const VecU padded = E::pack(v);
+  memcpy(p, &padded, n * sizeof(typename E::S));
+}
+
+template <class O> inline Pair combine(Pair x, Pair y) {
+  return {O::apply(x.a, y.a), O::apply(x.b, y.b)};
 }
 
 template <class E> void load_block(float* acc, const uint16_t* s, size_t n) {
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) *(Vec*)(acc + i) = E::vload(s + i);
-  if (i < n) {
-    Vec v = load_tail<E>(s + i, n - i);
-    memcpy(acc + i, &v, (n - i) * sizeof(float));
-  }
+  for (; i + kPair <= n; i += kPair) *(Pair*)(acc + i) = E::load(s + i);
+  if (i < n) *(Pair*)(acc + i) = load_tail<E>(s + i, n - i);
 }
 
 template <class E, class O>
 void combine_block(typename E::A* acc, const typename E::S* s, size_t n) {
   size_t i = 0;
   if constexpr (kSixteen<E>) {
-    for (; i + kLanes <= n; i += kLanes)
-      *(Vec*)(acc + i) = O::apply(*(Vec*)(acc + i), E::vload(s + i));
-    if (i < n) {
-      Vec a = {}, b = load_tail<E>(s + i, n - i);
-      memcpy(&a, acc + i, (n - i) * sizeof(float));
-      a = O::apply(a, b);
-      memcpy(acc + i, &a, (n - i) * sizeof(float));
-    }
+    for (; i + kPair <= n; i += kPair)
+      *(Pair*)(acc + i) = combine<O>(*(Pair*)(acc + i), E::load(s + i));
+    if (i < n) *(Pair*)(acc + i) = combine<O>(*(Pair*)(acc + i), load_tail<E>(s + i, n - i));
   } else {
 #pragma GCC ivdep
     for (; i < n; ++i) acc[i] = O::apply(acc[i], s[i]);
@@ -199,12 +239,8 @@ void combine_block(typename E::A* acc, const typename E::S* s, size_t n) {
 template <class E> void store_block(typename E::S* d, const typename E::A* acc, size_t n) {
   if constexpr (kSixteen<E>) {
     size_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) E::vstore(d + i, *(const Vec*)(acc + i));
-    if (i < n) {
-      Vec v = {};
-      memcpy(&v, acc + i, (n - i) * sizeof(float));
-      store_tail<E>(d + i, v, n - i);
-    }
+    for (; i + kPair <= n; i += kPair) *(VecU*)(d + i) = E::pack(*(const Pair*)(acc + i));
+    if (i < n) store_tail<E>(d + i, *(const Pair*)(acc + i), n - i);
   } else {
     memcpy(d, acc, n * sizeof(*acc));
   }
@@ -246,9 +282,12 @@ template <class A> void divide_block(A* acc, size_t n, int64_t divisor) {
       const A by = A(divisor);
       for (size_t i = 0; i < n; ++i) acc[i] /= by;
     }
+  } else if (is_power_of_two(divisor)) {  // an arithmetic shift is the floor
+    const int shift = __builtin_ctzll(uint64_t(divisor));
+    for (size_t i = 0; i < n; ++i) acc[i] = A(acc[i] >> shift);
   } else {
     for (size_t i = 0; i < n; ++i) {
-      int64_t x = int64_t(acc[i]), q = x / divisor;
+      const int64_t x = int64_t(acc[i]), q = x / divisor;
       acc[i] = A(q - (x % divisor < 0));
     }
   }
@@ -270,14 +309,14 @@ template <class E, class O> void reduce_blocks(const ReduceArgs& a) {
       if (p == 0 || scaled) {
         if constexpr (kSixteen<E>) load_block<E>(into, s, n);
         else memcpy(into, s, n * sizeof(A));
-        if (scaled) scale_block(into, n, a.prescale);
-        if (p > 0) combine_block<Plain<A>, O>(acc, other, n);
+        if (scaled) scale_block(into, filled<E>(n), a.prescale);
+        if (p > 0) combine_block<Plain<A>, O>(acc, other, filled<E>(n));
       } else {
         combine_block<E, O>(acc, s, n);
       }
     }
-    divide_block(acc, n, a.divisor);
-    scale_block(acc, n, a.postscale);
+    divide_block(acc, filled<E>(n), a.divisor);
+    scale_block(acc, filled<E>(n), a.postscale);
     store_block<E>((S*)a.dsts[0] + b, acc, n);
     for (size_t d = 1; d < a.num_dsts; ++d)
       memcpy((S*)a.dsts[d] + b, (S*)a.dsts[0] + b, n * sizeof(S));
@@ -288,35 +327,54 @@ template <class E, class O> void reduce_blocks(const ReduceArgs& a) {
 template <class E, class O, bool kMul> void reduce_two(const ReduceArgs& a, double factor) {
   using S = typename E::S;
   using A = typename E::A;
+  const A m = A(factor);
   for (size_t b = 0; b < a.count; b += kBlock) {
     const size_t n = std::min(kBlock, a.count - b);
     const S* x = (const S*)a.srcs[0] + b;
     const S* y = (const S*)a.srcs[1] + b;
     S* d = (S*)a.dsts[0] + b;
-    size_t i = 0;
-    if constexpr (kSixteen<E>) {
-      const float m = float(factor);
-      for (; i + kLanes <= n; i += kLanes) {
-        Vec v = O::apply(E::vload(x + i), E::vload(y + i));
-        if constexpr (kMul) v = v * m;
-        E::vstore(d + i, v);
-      }
-      if (i < n) {
-        Vec v = O::apply(load_tail<E>(x + i, n - i), load_tail<E>(y + i, n - i));
-        if constexpr (kMul) v = v * m;
-        store_tail<E>(d + i, v, n - i);
-      }
-    } else {
-      const A m = A(factor);
 #pragma GCC ivdep
-      for (; i < n; ++i) {
-        A v = O::apply(x[i], y[i]);
-        if constexpr (kMul) v = v * m;
-        d[i] = v;
-      }
+    for (size_t i = 0; i < n; ++i) {
+      A v = O::apply(x[i], y[i]);
+      if constexpr (kMul) v = v * m;
+      d[i] = v;
     }
     for (size_t e = 1; e < a.num_dsts; ++e) memcpy((S*)a.dsts[e] + b, d, n * sizeof(S));
   }
+}
+
+// The same for 16-bit floats; a second destination is stored while the result is in a register.
+template <class E, class O, bool kMul> void reduce_two_sixteen(const ReduceArgs& a, double factor) {
+  using S = typename E::S;
+  const float m = float(factor);
+  auto both = [m](Pair v, Pair w) {
+    v = combine<O>(v, w);
+    return kMul ? Pair{v.a * m, v.b * m} : v;
+  };
+  for (size_t b = 0; b < a.count; b += kBlock) {
+    const size_t n = std::min(kBlock, a.count - b);
+    const S* x = (const S*)a.srcs[0] + b;
+    const S* y = (const S*)a.srcs[1] + b;
+    S* d = (S*)a.dsts[0] + b;
+    S* d2 = a.num_dsts > 1 ? (S*)a.dsts[1] + b : d;
+    size_t i = 0;
+    for (; i + kPair <= n; i += kPair) {
+      const VecU packed = E::pack(both(E::load(x + i), E::load(y + i)));
+      *(VecU*)(d + i) = packed;
+      *(VecU*)(d2 + i) = packed;
+    }
+    if (const size_t rest = n - i) {
+      const Pair v = both(load_tail<E>(x + i, rest), load_tail<E>(y + i, rest));
+      store_tail<E>(d + i, v, rest);
+      store_tail<E>(d2 + i, v, rest);
+    }
+    for (size_t e = 2; e < a.num_dsts; ++e) memcpy((S*)a.dsts[e] + b, d, n * sizeof(S));
+  }
+}
+
+template <class E, class O, bool kMul> void reduce_pair(const ReduceArgs& a, double factor) {
+  if constexpr (kSixteen<E>) reduce_two_sixteen<E, O, kMul>(a, factor);
+  else reduce_two<E, O, kMul>(a, factor);
 }
 
 inline bool has_prescale(const ReduceArgs& a) {
@@ -329,11 +387,11 @@ inline bool has_prescale(const ReduceArgs& a) {
 template <class E, class O> void reduce_with(const ReduceArgs& a) {
   using A = typename E::A;
   if (a.num_srcs == 2 && !has_prescale(a)) {
-    if (a.divisor == 1 && a.postscale == 1.0) return reduce_two<E, O, false>(a, 1.0);
+    if (a.divisor == 1 && a.postscale == 1.0) return reduce_pair<E, O, false>(a, 1.0);
     if constexpr (std::is_floating_point_v<A>) {  // one exact or one single rounding, as in blocks
-      if (a.divisor == 1) return reduce_two<E, O, true>(a, a.postscale);
+      if (a.divisor == 1) return reduce_pair<E, O, true>(a, a.postscale);
       if (is_power_of_two(a.divisor) && a.postscale == 1.0)
-        return reduce_two<E, O, true>(a, 1.0 / double(a.divisor));
+        return reduce_pair<E, O, true>(a, 1.0 / double(a.divisor));
     }
   }
   reduce_blocks<E, O>(a);
