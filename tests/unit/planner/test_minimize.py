@@ -8,6 +8,7 @@ from support.topologies import host_of, mesh_of
 
 from blinkrun.errors import InternalError
 from blinkrun.planner import lp
+from blinkrun.planner.certificate import tree_cost
 from blinkrun.planner.lp import solve_packing
 from blinkrun.planner.minimize import few_trees
 from blinkrun.planner.network import network_of
@@ -15,6 +16,7 @@ from blinkrun.planner.packing import Flow
 from blinkrun.planner.seeds import shallow_trees, sparing_trees
 from blinkrun.topology.catalog import machine
 from blinkrun.topology.cpu import cpu_topology
+from blinkrun.topology.graph import induce
 
 DGX1 = network_of(machine("dgx-1v"), Flow.BOTH)
 
@@ -54,8 +56,6 @@ def test_a_quarter_of_the_rate_takes_one_tree():
 
 
 def test_seven_gpus_need_three_trees_for_the_full_rate():
-    from blinkrun.topology.graph import induce
-
     packed = few(network_of(induce(machine("dgx-1v"), range(7)), Flow.BOTH), Fraction(0))
     assert (packed.rate, len(packed.trees)) == (3, 3)
 
@@ -72,6 +72,14 @@ def test_capacities_without_a_common_measure_are_exact_too():
     mesh = mesh_of(4, lanes | {(b, a): capacity for (a, b), capacity in lanes.items()})
     packed = few(network_of(mesh, Flow.BOTH), Fraction(0))
     assert packed.rate == packed.bound
+
+
+def test_prices_that_cannot_be_recovered_exactly_still_prove_a_bound(monkeypatch):
+    monkeypatch.setattr(lp, "_DENOMINATORS", (3,))
+    monkeypatch.setattr(lp, "exact_basis", lambda *_args: None)
+    best = optimum(DGX1)
+    assert tree_cost(DGX1, None, best.prices) == 1
+    assert Fraction(24, 7) < best.bound < 6
 
 
 def test_endless_rounds_are_our_own_error(monkeypatch):

@@ -9,6 +9,7 @@ from support.topologies import machines, mesh_of
 from blinkrun.planner.network import levels, network_of, shallow_tree
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.spanning import cheapest_tree
+from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 
 
 def drawn(data, topology, flow):
@@ -108,3 +109,17 @@ def test_a_tree_hangs_from_its_centre():
     assert network.centre(column) == 1
     assert [network.depth(column, rank) for rank in range(4)] == [3, 2, 2, 3]
     assert network.tree(column, 2).parents(4) == (1, 2, -1, 2)
+
+
+def test_shallow_trees_take_the_widest_of_parallel_links():
+    names = {"narrow": 1, "wide": 5}
+    topology = Topology(
+        name="pair",
+        devices=(0, 1),
+        links=tuple(Link(0, 1, (name,), LinkKind.NVLINK) for name in names),
+        resources=tuple(Resource(*item) for item in names.items()),
+        unit="lane",
+    )
+    network = network_of(topology, Flow.DOWN)
+    (arc,) = shallow_tree(network, 0, 0)
+    assert topology.links[network.arcs[arc].links[0]].resources == ("wide",)
