@@ -49,7 +49,7 @@ class Trainer:
     def step(self) -> None:
         """Train one step as a user's loop does."""
         self.optimizer.zero_grad()
-        self.loss().backward()  # type: ignore[no-untyped-call]
+        self.loss().backward()
         self.reduce()
         self.optimizer.step()
 
@@ -89,7 +89,7 @@ class Ours(Trainer):
         self.ours.zero_grad()
         loss = self.loss()
         tick()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         tick()
         self.ours.synchronize()
         tick()

@@ -11,7 +11,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -164,13 +164,14 @@ def _heading(options: Options, world: Any) -> str:
 def measure(model: str, options: Options, world: Any) -> dict[str, Any]:
     """Return the figures of one model; every rank must call it with the same arguments."""
     from blinkrun.bench import trainers as t  # noqa: PLC0415  (imports torch)
+    from blinkrun.bench.models import num_bytes  # noqa: PLC0415
 
     given: dict[str, Any] = {"batch": options.batch, "rank": world.rank}
     ours = {
         overlap: t.Ours(f"blinkrun, overlap {overlap}", model, overlap=overlap, **given)
         for overlap in ("off", "on")
     }
-    makers = {
+    makers: dict[str, Callable[[str], t.Trainer]] = {
         "ddp": lambda name: t.Ddp(name, model, **given),
         "flat": lambda name: t.Flat(name, model, num_ranks=world.size, **given),
         "single": lambda name: t.Single(name, model, **given),
@@ -178,7 +179,7 @@ def measure(model: str, options: Options, world: Any) -> dict[str, Any]:
     everyone = [*ours.values(), *(makers[name](WAYS[name]) for name in options.against)]
     rates = _rates(everyone, options, world)
     return {
-        "gradient_bytes": t.num_bytes(ours["off"].model),
+        "gradient_bytes": num_bytes(ours["off"].model),
         "auto": f"blinkrun, overlap {_auto(world)}",
         "samples_per_s": {
             name: {"median": statistics.median(each), "min": min(each), "max": max(each)}
@@ -215,7 +216,7 @@ def _block_length(trainer: Any, world: Any) -> int:
     """Return the steps of a block, the same on every rank, after a warm-up."""
     _timed(trainer, 3, world)
     seconds = max(world.allgather_object(_timed(trainer, 3, world))) / 3
-    return max(1, round(BLOCK_S / seconds))
+    return max(1, round(BLOCK_S / float(seconds)))
 
 
 def _timed(trainer: Any, count: int, world: Any) -> float:
