@@ -4,13 +4,15 @@
 #   make check     format, lint, types, layers, unit tests (under two minutes)
 #   make format    let ruff format and fix
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
-#   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/)
+#   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
+#                  BENCH_FLAGS="--launches 1 --only training": a part)
 #   make clean     remove what the others made
 # PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
 
 PYTHON ?= python3
 PIP_FLAGS ?=
 BENCH_QUICK ?=
+BENCH_FLAGS ?=
 PYTEST_FLAGS ?=
 
 TEST := .venv-test
@@ -50,7 +52,8 @@ sanitize: $(TEST)/.blinkrun
 	$(MAKE) -C tests/native address thread PYTHON=$(CURDIR)/$(TEST)/bin/python
 
 bench: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m blinkrun.bench.report $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
+	$(TEST)/bin/python -m blinkrun.bench.report $(BENCH_FLAGS) \
+	  $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
 
 dist: $(TEST)/.packages
 	rm -rf build/lib* dist

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,3 +154,41 @@ def _against_memory(runs: Mapping[str, Sequence[Result]]) -> list[str]:
         "| 2 ranks arena, 64 MiB: >= 70 % of the machine's read+write rate"
         f" | {found.text(0)} % | {reached} |"
     ]
+
+
+HOROVOD_MLP25 = 1338  # images/s of Horovod over MPI at 2 ranks on 2 cores, as measured there
+
+
+def training_goal_lines(runs: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return the rows of a table that says of each goal of training whether `runs` reach it."""
+    launches = runs.get("2 ranks training", ())
+    lines = ["| goal | median | reached |", "| --- | --- | --- |"]
+    for model, goal, least, share in (
+        ("mlp25", "DDP over gloo", 1.4, _over("DDP over gloo")),
+        ("mlp25", "the better of one flat MPI allreduce and Horovod's 1338", 1.15, _over_flat),
+        ("cnn1", "twice one process alone", 0.95, _over_twice_single),
+    ):
+        found = [share(launch["models"][model]) for launch in launches if model in launch["models"]]
+        if found:
+            spread = Spread.of(found)
+            reached = "yes" if spread.median >= least else "**no**"
+            lines.append(f"| {model}: >= {least}x {goal} | {spread.text()} | {reached} |")
+    return lines
+
+
+def _chosen(model: Result) -> float:
+    """Return the samples per second of what blinkrun chooses by itself."""
+    return float(model["samples_per_s"][model["auto"]]["median"])
+
+
+def _over(way: str) -> Callable[[Result], float]:
+    return lambda model: _chosen(model) / float(model["samples_per_s"][way]["median"])
+
+
+def _over_flat(model: Result) -> float:
+    flat = model["samples_per_s"]["one flat MPI allreduce"]["median"]
+    return _chosen(model) / float(max(flat, HOROVOD_MLP25))
+
+
+def _over_twice_single(model: Result) -> float:
+    return _over("one process alone")(model) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -33,8 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     blinkrun.init()
     world = blinkrun.world()
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--training" in words:
+        return _train([word for word in words if word != "--training"], world)
     try:
-        options = parse(sys.argv[1:] if argv is None else argv, world.size)
+        options = parse(words, world.size)
     except UsageError as err:
         return _say_once(world, log.say, f"bench: {err}", code=2)
     if options is None:
@@ -44,6 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(options, Blinkrun(world, options.buffers), peers, world)
     finally:
         close_peers(peers)
+
+
+def _train(argv: Sequence[str], control: Control) -> int:
+    if importlib.util.find_spec("torch") is None:
+        message = "bench: --training needs torch: pip install 'blinkrun[torch]'"
+        return _say_once(control, log.say, message, code=2)
+    from blinkrun.bench.training import training_main  # noqa: PLC0415  (torch is an extra)
+
+    code = training_main(argv)
+    return code if control.rank == 0 else 0
 
 
 def _say_once(control: Control, say: Callable[[str], None], message: str, *, code: int) -> int:

@@ -90,6 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--root", default=0, type=int, metavar="R", help="root of broadcast and reduce (default 0)")
     add("--buffers", default="arena", metavar="KIND", help="arena (in place, default) or user")
     add("--against", default="", metavar="PEERS", help=f"peers: {', '.join(PEERS)}")
+    add("--training", action="store_true", help="measure training instead; --training --help")
     add("--memory", action="store_true", help="compare with the machine's read+write rate")
     add("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     add("--plot", type=Path, metavar="FILE.png", help="draw algbw over size (needs matplotlib)")

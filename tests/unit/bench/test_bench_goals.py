@@ -1,7 +1,7 @@
 import pytest
 
 from blinkrun.bench.goals import Goal, Spread, goal_lines, goals, ratio, ratios
-from blinkrun.bench.report import all_runs
+from blinkrun.bench.runs import collective_runs
 
 KIB, MIB = 1024, 1 << 20
 
@@ -72,5 +72,5 @@ def test_the_memory_rate_is_judged_at_64_mib(share, answer):
 
 
 def test_every_goal_has_a_run_that_covers_it():
-    names = {run.name for run in all_runs()}
+    names = {run.name for run in collective_runs()}
     assert {goal.run for goal in goals()} <= names

@@ -1,6 +1,6 @@
 import pytest
 
-from blinkrun.bench import report
+from blinkrun.bench import report, runs
 from blinkrun.bench.options import parse
 from blinkrun.errors import LaunchError
 
@@ -23,30 +23,53 @@ RESULT = {
 
 
 def make_outcome(run):
-    return report.Outcome(run, "blinkrun -np 2 bench", "# the table\n  1048576", (RESULT,))
+    return runs.Outcome(run, "blinkrun -np 2 bench", "# the table\n  1048576", (RESULT,))
 
 
 def test_every_run_is_a_command_that_the_benchmark_accepts():
     pytest.importorskip("torch", reason="needs torch for the peer gloo")
-    for run in report.all_runs():
-        for each in (run, report.shorten(run)):
+    for run in runs.collective_runs():
+        for each in (run, runs.shorten(run)):
             assert parse(each.arguments, each.ranks).sizes
 
 
 def test_runs_have_names_of_their_own():
-    names = [run.name for run in report.all_runs()]
+    names = [run.name for run in runs.collective_runs()]
     assert sorted(set(names)) == sorted(names)
 
 
-def test_the_report_has_command_table_picture_and_ratio():
-    run = report.all_runs()[0]
-    text = "\n".join(report.report_lines([make_outcome(run)], "stem", "2026-01-31", "a machine"))
-    assert "# Collectives on a machine" in text
-    assert f"![{run.name}](stem_2-ranks-arena.png)" in text
+@pytest.mark.slow
+def test_the_report_has_command_table_picture_and_ratio(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    run = runs.collective_runs()[0]
+    path = report.write("collectives", [make_outcome(run)], tmp_path)
+    text = path.read_text()
+    assert text.startswith("# Collectives on ")
+    assert f"![{run.name}]({path.stem}_2-ranks-arena.png)" in text
     assert "    blinkrun -np 2 bench\n" in text
     assert "```\n# the table\n  1048576\n```" in text
     assert "| 1 MiB | 2.00 |" in text
-    assert "[stem.json](stem.json)" in text
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {path.name, f"{path.stem}.json", f"{path.stem}_2-ranks-arena.png"}
+
+
+def test_the_report_on_training_judges_what_blinkrun_chooses():
+    def rates(**medians):
+        return {name: {"median": value} for name, value in medians.items()}
+
+    model = {
+        "auto": "ours",
+        "samples_per_s": rates(ours=2000.0)
+        | {"DDP over gloo": {"median": 1000.0}, "one process alone": {"median": 1100.0}}
+        | {"one flat MPI allreduce": {"median": 1600.0}},
+    }
+    result = {"models": {"mlp25": model, "cnn1": model}}
+    run = runs.training_runs()[0]
+    outcome = runs.Outcome(run, "blinkrun -np 2 bench --training", "# table", (result,))
+    lines = report.training_report([outcome], "stem")
+    assert "| mlp25: >= 1.4x DDP over gloo | 2.00 | yes |" in lines
+    assert any("Horovod's 1338 | 1.25 | yes |" in line for line in lines)
+    assert "| cnn1: >= 0.95x twice one process alone | 0.91 | **no** |" in lines
 
 
 def test_the_machine_is_a_word_for_files_and_words_for_people():
@@ -59,7 +82,7 @@ def test_the_machine_is_a_word_for_files_and_words_for_people():
 def test_a_launch_that_fails_says_what_it_wrote_last():
     command = ["python3", "-c", "import sys; sys.stderr.write('it broke\\n'); sys.exit(3)"]
     with pytest.raises(LaunchError, match=r"ended with exit code 3: it broke"):
-        report._output(command)
+        runs._output(command)
 
 
 def test_an_unknown_run_is_refused(capsys, tmp_path):

@@ -1,0 +1,101 @@
+"""The commands that the reports are made of, and how they are launched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blinkrun.errors import LaunchError
+
+SIZES = "4,1K,16K,256K,1M,4M,16M,64M,256M"
+UP_TO_64M = "4,1K,16K,256K,1M,4M,16M,64M"
+BLOCKS = "8,1K,16K,256K,1M,4M,16M,64M"  # 8: a float32 for each of two ranks
+FROM_1M = "1M,4M,16M,64M"
+QUICK_SIZES = "8,1K,16K,256K,1M"
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One command: ``blinkrun -np ranks bench arguments``."""
+
+    name: str
+    ranks: int
+    arguments: tuple[str, ...]
+    is_drawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the launches of a run gave: the first table, and every JSON result."""
+
+    run: Run
+    command: str
+    table: str
+    launches: tuple[Mapping[str, Any], ...]
+
+
+def training_runs() -> list[Run]:
+    """Return the runs of the report on training."""
+    return [Run(f"{ranks} ranks training", ranks, ("--training",)) for ranks in (2, 4)]
+
+
+def collective_runs() -> list[Run]:
+    """Return the runs of the report on collectives."""
+    both = ("--against", "mpi,gloo")
+    runs = []
+    for ranks, sizes in ((2, SIZES), (4, SIZES), (8, UP_TO_64M), (16, UP_TO_64M)):
+        for kind in ("arena", "user"):
+            arguments = ("--sizes", sizes, "--buffers", kind, *both)
+            memory = ("--memory",) if (ranks, kind) == (2, "arena") else ()
+            runs.append(Run(f"{ranks} ranks {kind}", ranks, (*arguments, *memory), is_drawn=True))
+    for dtype in ("float32", "bfloat16", "float16"):
+        runs.append(Run(f"2 ranks {dtype}", 2, ("--sizes", FROM_1M, "--dtype", dtype, *both)))
+    for collective in ("broadcast", "reduce", "allgather", "reducescatter"):
+        arguments = ("--sizes", BLOCKS, "--collective", collective, "--against", "mpi")
+        runs.append(Run(f"2 ranks {collective}", 2, arguments))
+    return runs
+
+
+def shorten(run: Run) -> Run:
+    """Return `run` with few small sizes and rounds: to try the report, not to believe it."""
+    arguments = list(run.arguments)
+    if "--sizes" in arguments:
+        arguments[arguments.index("--sizes") + 1] = QUICK_SIZES
+    return Run(run.name, run.ranks, (*arguments, "--rounds", "3"), run.is_drawn)
+
+
+def carry_out(run: Run, num_launches: int) -> Outcome:
+    """Launch `run` some times.
+
+    Raises
+    ------
+    LaunchError
+        If a launch fails or takes longer than 15 minutes; the message ends with what it wrote.
+    """
+    launcher = str(Path(sys.executable).with_name("blinkrun"))
+    command = ["-np", str(run.ranks), "bench", *run.arguments]
+    tables, results = [], []
+    for _ in range(num_launches):
+        with tempfile.TemporaryDirectory(prefix="blinkrun-bench-") as folder:
+            path = Path(folder) / "result.json"
+            tables.append(_output([launcher, "--no-prefix", *command, "--json", str(path)]))
+            results.append(json.loads(path.read_text()))
+    return Outcome(run, " ".join(["blinkrun", *command]), tables[0], tuple(results))
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{' '.join(command)} took longer than {LIMIT_S:.0f} s") from None
+    if done.returncode != 0:
+        tail = " / ".join(done.stderr.strip().splitlines()[-3:])
+        raise LaunchError(f"{' '.join(command)} ended with exit code {done.returncode}: {tail}")
+    return done.stdout.rstrip()
