@@ -8,6 +8,7 @@ are answered.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -100,35 +101,44 @@ def _serve(  # noqa: PLR0913, PLR0917 - one call
     timeout_s: float,
 ) -> SharedFiles:
     """Collect the arena of every other rank, then send all files to each."""
-    listener.settimeout(timeout_s)
     arenas = {0: arena}
-    guests = []
-    with listener:
+    with contextlib.ExitStack() as open_sockets:
+        open_sockets.enter_context(listener)
+        listener.settimeout(timeout_s)
+        guests = []
         while len(arenas) < len(ranks):
             try:
                 guest, _ = listener.accept()
             except TimeoutError:
                 late = [ranks[i] for i in range(len(ranks)) if i not in arenas]
                 raise OSError(f"ranks {late} did not come within {timeout_s:g} s") from None
+            open_sockets.enter_context(guest)
             guest.settimeout(timeout_s)
-            if not _same_user(guest):
+            hello = _hello(guest, secret)
+            if hello is None:
                 guest.close()
                 continue
-            message, fds, _, _ = socket.recv_fds(guest, _HELLO.size, 1)
-            if len(message) != _HELLO.size or len(fds) != 1:
-                guest.close()
-                continue
-            said, index = _HELLO.unpack(message)
-            if said != secret:
-                guest.close()
-                continue
-            arenas[index] = fds[0]
+            index, theirs = hello
+            arenas[index] = theirs
             guests.append(guest)
-    files = SharedFiles(make_control(), tuple(arenas[i] for i in range(len(ranks))))
-    for guest in guests:
-        with guest:
+        files = SharedFiles(make_control(), tuple(arenas[i] for i in range(len(ranks))))
+        for guest in guests:
             _send_all(guest, (files.control, *files.arenas))
     return files
+
+
+def _hello(guest: socket.socket, secret: bytes) -> tuple[int, int] | None:
+    """Return the index and the arena of a guest, or None for a stranger."""
+    if not _same_user(guest):
+        return None
+    message, fds, _, _ = socket.recv_fds(guest, _HELLO.size, 1)
+    if len(message) == _HELLO.size and len(fds) == 1:
+        said, index = _HELLO.unpack(message)
+        if said == secret:
+            return index, fds[0]
+    for fd in fds:
+        os.close(fd)
+    return None
 
 
 def _visit(  # noqa: PLR0913, PLR0917 - one call

@@ -1,0 +1,55 @@
+import pytest
+
+from blinkrun import env
+from blinkrun.errors import UsageError
+from blinkrun.units import format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("0", 0),
+        ("4", 4),
+        ("1k", 1024),
+        ("16K", 16384),
+        ("1.5M", 3 << 19),
+        ("2GiB", 2 << 30),
+        ("1 TB", 1 << 40),
+        (" 7B ", 7),
+    ],
+)
+def test_sizes(text, num_bytes):
+    assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "4X", "1.5", "0.3K", "1e3", "four"])
+def test_what_is_no_size(text):
+    with pytest.raises(UsageError, match=r"size|bytes"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 1023, 1024, 1025, 3 << 20, 5 << 30, 7 << 40, 1 << 55])
+def test_formatted_sizes_are_read_back(num_bytes):
+    assert parse_size(format_size(num_bytes)) == num_bytes
+
+
+def test_timeout():
+    assert env.timeout_s({}) == env.DEFAULT_TIMEOUT_S
+    assert env.timeout_s({env.TIMEOUT: "2.5"}) == 2.5
+    for wrong in ("soon", "0", "-1", "nan"):
+        with pytest.raises(UsageError, match=f"{env.TIMEOUT}={wrong}"):
+            env.timeout_s({env.TIMEOUT: wrong})
+
+
+def test_size_variables_name_themselves_in_errors():
+    assert env.size_bytes(env.ARENA, 7, {}) == 7
+    assert env.size_bytes(env.ARENA, 7, {env.ARENA: "2M"}) == 2 << 20
+    with pytest.raises(UsageError, match=f"{env.ARENA}: 'big' is no size"):
+        env.size_bytes(env.ARENA, 7, {env.ARENA: "big"})
+
+
+@pytest.mark.parametrize(
+    ("text", "on"), [("", False), ("0", False), ("OFF", False), ("no", False), ("1", True)]
+)
+def test_switches(text, on):
+    assert env.is_on(env.VERBOSE, {env.VERBOSE: text}) is on
