@@ -106,6 +106,7 @@ def exact_rates(network: Network, columns: Sequence[Column]) -> list[Fraction]:
         [round_fraction(rate, limit) for rate in rates] for limit in _DENOMINATORS
     ]
     tries.append(exact_basis(rows, network.capacities, rates, slack))
+    tries.append([Fraction(max(0.0, rate)) for rate in rates])
     fitted = [_fit(rows, network.capacities, attempt) for attempt in tries if attempt is not None]
     return max(fitted, key=sum)
 
@@ -135,6 +136,7 @@ def _proven(
         [round_fraction(price, limit) for price in prices] for limit in _DENOMINATORS
     ]
     tries.append(exact_basis(rows, [1] * len(rows), prices, slack))
+    tries.append([Fraction(max(0.0, price)) for price in prices])
     best: Optimum | None = None
     for attempt in tries:
         cost = tree_cost(network, root, attempt) if attempt else Fraction(0)

@@ -74,12 +74,17 @@ def test_capacities_without_a_common_measure_are_exact_too():
     assert packed.rate == packed.bound
 
 
-def test_prices_that_cannot_be_recovered_exactly_still_prove_a_bound(monkeypatch):
-    monkeypatch.setattr(lp, "_DENOMINATORS", (3,))
+def test_what_is_not_recovered_exactly_is_still_valid_and_close(monkeypatch):
+    monkeypatch.setattr(lp, "_DENOMINATORS", (3, 8))
     monkeypatch.setattr(lp, "exact_basis", lambda *_args: None)
-    best = optimum(DGX1)
-    assert tree_cost(DGX1, None, best.prices) == 1
-    assert Fraction(24, 7) < best.bound < 6
+    network = network_of(machine("dgx-1v", "all"), Flow.BOTH)
+    best = optimum(network)
+    exact = Fraction(592_000, 7)
+    assert tree_cost(network, None, best.prices) == 1
+    assert exact <= best.bound < exact * Fraction(1_000_001, 1_000_000)
+    assert (
+        exact * Fraction(999_999, 1_000_000) < sum(lp.exact_rates(network, best.columns)) <= exact
+    )
 
 
 def test_endless_rounds_are_our_own_error(monkeypatch):
