@@ -74,8 +74,10 @@ def init(timeout_s: float | None = None) -> None:
             f"the ranks run on {world.cross_size} hosts ({', '.join(hosts)}); this version of"
             " blinkrun runs on one host"
         )
-    cores = cpu.usable_cores()
-    plan = _plan_for(control, world.local_size)
+    # Ranks may be bound to a core each: the job has the cores of all of them.
+    affinity = frozenset[int]().union(*control.allgather(os.sched_getaffinity(0)))
+    cores = cpu.usable_cores(affinity)
+    plan = _plan_for(control, world.local_size, affinity)
     executor = cpu.CpuExecutor(
         control,
         world.local_ranks,
@@ -116,7 +118,7 @@ def world() -> Communicator:
     return _state.communicator
 
 
-def _plan_for(control: ControlPlane, num_ranks: int) -> Plan:
+def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -> Plan:
     """Return the plan of this host's ranks: made or found by rank 0, the same on all."""
     from blinkrun.planner.plan import Plan  # noqa: PLC0415
 
@@ -128,7 +130,7 @@ def _plan_for(control: ControlPlane, num_ranks: int) -> Plan:
         from blinkrun.topology.probe import probe_host  # noqa: PLC0415
 
         try:
-            topology = cpu_topology(probe_host(), num_ranks)
+            topology = cpu_topology(probe_host(affinity=affinity), num_ranks)
             text = store.plan_of(topology, store.cache_dir()).to_json()
         except Exception as err:
             error = err

@@ -8,7 +8,7 @@ small blocks, the direct one where every buffer lies in the arena, else the stag
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,9 @@ def tuning(local_size: int, cores: int) -> Tuning:
     return Tuning(spins=0, yield_s=5e-4, chunk_bytes=64 << 10, eager_bytes=2 << 10)
 
 
-def usable_cores() -> int:
-    """Return the cores that this process may use: its affinity, cut by the cgroup's quota."""
-    cores = len(os.sched_getaffinity(0))
+def usable_cores(affinity: Set[int]) -> int:
+    """Return how many of the cores in `affinity` the cgroup's quota leaves."""
+    cores = len(affinity)
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
