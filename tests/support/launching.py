@@ -135,8 +135,14 @@ def launch(args: Sequence[str], *, cwd: Path, **how: object) -> Ended:
     return Launch(args, cwd=cwd, **how).end()  # type: ignore[arg-type]
 
 
-def segments() -> set[str]:
-    """Return the names in /dev/shm that the MPIs give."""
-    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+def stray_segments() -> set[str]:
+    """Return the files in /dev/shm that an MPI has made and no process uses any more."""
+    folder = Path("/dev/shm")
+    names = os.listdir(folder) if folder.is_dir() else []
     prefixes = ("sm_segment.", "vader_segment.", "mpich_shm_", "Intel_MPI_")
-    return {name for name in names if name.startswith(prefixes)}
+    found = {str(folder / name) for name in names if name.startswith(prefixes)}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            maps = Path("/proc", pid, "maps").read_text()
+            found = {path for path in found if path not in maps}
+    return found

@@ -1,0 +1,41 @@
+"""Ranks that reduce together, and then rank 1 leaves in the way that is asked for."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import blinkrun
+
+LONG_S = 300.0
+
+
+def leave(how: str) -> None:
+    if how == "raise":
+        raise ValueError("boom")
+    if how == "exit3":
+        sys.exit(3)
+    if how == "exit0":
+        sys.exit(0)
+    if how == "os_exit0":
+        os._exit(0)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "abort":
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(5)
+    if how == "shutdown":
+        blinkrun.shutdown()
+    time.sleep(LONG_S)
+
+
+blinkrun.init()
+ones = np.ones(1000, dtype=np.float32)
+print("sum", blinkrun.allreduce(ones)[0], flush=True)
+if sys.argv[1] != "ok":
+    if blinkrun.rank() == 1:
+        leave(sys.argv[1])
+    blinkrun.allreduce(ones)
