@@ -20,8 +20,9 @@ from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.ops import DTYPES
 from blinkrun.types import Op
 
-# Copying a gradient of this size costs more than a collective of its own.
-DIRECT_BYTES = 1 << 20
+# From this size on copying a gradient costs more than waiting for the others once more: two ranks
+# on two cores took 3.7 ms to copy and reduce 25 MB, 2.5 ms to reduce it from where it was.
+DIRECT_BYTES = 4 << 20
 
 _owners: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
 

@@ -262,7 +262,7 @@ def parameters_without_gradients():
     ]
 
 
-def missing(overlap, limit_bytes=1 << 20):
+def missing(overlap, limit_bytes=1 << 30):
     with uncopied(limit_bytes):
         model = Crossed()
         ours = wrap(

@@ -1,0 +1,65 @@
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+
+from blinkrun.bench.models import MODELS, num_bytes, random_batch
+from blinkrun.bench.training import WAYS, parse, table
+from blinkrun.errors import UsageError
+
+
+def test_all_ways_take_turns_and_the_figures_are_written(run_ranks, tmp_path):
+    path = tmp_path / "training.json"
+    words = ["--models=cnn1", "--batch=2", "--rounds=1"]
+    (code, text, result), (other_code, other_text, _) = run_ranks(
+        "torch_bench_cases:train", 2, words=words, json_name=str(path)
+    )
+    assert (code, other_code, other_text) == (0, 0, "")
+    model = result["models"]["cnn1"]
+    assert set(model["samples_per_s"]) == {
+        "blinkrun, overlap off",
+        "blinkrun, overlap on",
+        *WAYS.values(),
+    }
+    assert all(rate["median"] > 0 for rate in model["samples_per_s"].values())
+    assert model["auto"] in model["samples_per_s"]
+    assert model["gradient_bytes"] == num_bytes(MODELS["cnn1"]())
+    assert set(model["step_ms"]) == {"overlap off", "overlap on"}
+    assert list(model["step_ms"]["overlap off"]) == ["forward", "backward", "exposed", "optimizer"]
+    assert text.splitlines()[1:] == table("cnn1", model)
+
+
+def test_wrong_usage_is_one_line_from_one_rank(run_ranks):
+    (code, text, _), (other_code, other_text, _) = run_ranks(
+        "torch_bench_cases:train", 2, words=["--models=gpt"], json_name=None
+    )
+    assert (code, other_code, other_text) == (2, 2, "")
+    assert text == "blinkrun: bench --training: --models gpt: choose of mlp25, cnn1, cnn27\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--batch=0"], "--batch is 0, need at least 1"),
+        (["--rounds=x"], "invalid int value: 'x'"),
+        (["--against=mpi"], "--against mpi: choose of ddp, flat, single"),
+        (["--json=/no/such/folder/x.json"], "there is no such folder"),
+        (["--epochs=3"], "unrecognized arguments"),
+    ],
+)
+def test_options_are_checked(words, line):
+    with pytest.raises(UsageError, match=line):
+        parse(words)
+
+
+def test_none_is_against_nobody_and_help_is_no_run():
+    assert parse(["--against=none"]).against == ()
+    assert parse(["--help"]) is None
+
+
+@pytest.mark.parametrize(("name", "megabytes"), [("mlp25", 25.2), ("cnn1", 0.9), ("cnn27", 26.7)])
+def test_models_have_the_size_that_they_are_known_by(name, megabytes):
+    model = MODELS[name]()
+    assert num_bytes(model) / 1e6 == pytest.approx(megabytes, abs=0.05)
+    images, _ = random_batch(2, seed=0)
+    assert model(images).shape == (2, 10)
