@@ -6,7 +6,6 @@ error is one line that names what was meant, and the help has a fixed shape.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -147,6 +146,8 @@ def _look_up(name: str) -> tuple[str, _Parser]:
         return _TABLE[name]
     if name in OF_SEVERAL_HOSTS:
         raise UsageError(f"{name}: jobs on several hosts are not supported in this version")
+    import difflib  # noqa: PLC0415
+
     near = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else "; see blinkrun --help"
     raise UsageError(f"unknown option {name}{hint}")

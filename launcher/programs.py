@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import re
@@ -99,13 +98,18 @@ def _check_script(path: str) -> None:
     if os.path.isdir(path):
         raise UsageError(f"script '{path}' is a folder")
     if not os.path.exists(path):
-        near = difflib.get_close_matches(
-            os.path.basename(path), _names_beside(path), n=1, cutoff=_NEAR
-        )
+        near = _near(os.path.basename(path), _names_beside(path))
         hint = f"; did you mean '{os.path.join(os.path.dirname(path), near[0])}'?" if near else ""
         raise UsageError(f"script '{path}' not found in {os.getcwd()}{hint}")
     if not os.access(path, os.R_OK):
         raise UsageError(f"script '{path}' cannot be read")
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    """Return the one of `names` that was probably meant, if any."""
+    import difflib  # noqa: PLC0415  (only to help with a mistake)
+
+    return difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
 
 
 def _names_beside(path: str) -> list[str]:
@@ -127,6 +131,6 @@ def _check_executable(name: str, commands: Mapping[str, Command], path: str | No
         if os.access(name, os.X_OK):
             raise UsageError(f"program '{name}' is not on PATH; start it as ./{name}")
         raise UsageError(f"program '{name}' is not executable; make it so with chmod +x{hint}")
-    near = difflib.get_close_matches(name, list(commands), n=1, cutoff=_NEAR)
+    near = _near(name, list(commands))
     hint = f"; did you mean the command '{near[0]}'?" if near else ""
     raise UsageError(f"program '{name}' not found{hint}")
