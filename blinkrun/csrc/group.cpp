@@ -39,6 +39,11 @@ bool takes_output(Collective c, int32_t root, uint32_t rank) {
   return c != Collective::kReduce || uint32_t(root) == rank;
 }
 
+size_t eager_slot_bytes(const Program& program) {
+  const size_t ring = std::max<size_t>(size_t(program.slots) * program.slot_depth, 1);
+  return kEagerBytes / ring / kCacheLine * kCacheLine;
+}
+
 }  // namespace
 
 // What the steps of a program mean in shared memory.
@@ -106,7 +111,7 @@ class CallPolicy {
   void layout() {
     const size_t ring = size_t(program_.slots) * program_.slot_depth;
     if (program_.eager) {
-      slot_bytes_ = kEagerBytes / std::max<size_t>(ring, 1) / kCacheLine * kCacheLine;
+      slot_bytes_ = eager_slot_bytes(program_);
       scratch_at_ = (group_.seq_ & 1) * kEagerBytes;
       return;  // one chunk
     }
@@ -117,8 +122,6 @@ class CallPolicy {
       if (ring) chunk = std::min(chunk, kScratchBytes / ring);
       chunk_bytes_ = std::max(chunk / kCacheLine * kCacheLine, kCacheLine);
       slot_bytes_ = chunk_bytes_;
-    } else if (ring) {  // slots hold one whole part
-      slot_bytes_ = kScratchBytes / ring / kCacheLine * kCacheLine;
     }
   }
 
@@ -172,6 +175,11 @@ void Group::load(Program program) {
   if (program.flags > kFlagsPerRank)
     throw std::invalid_argument("program needs " + std::to_string(program.flags) + " flags, " +
                                 std::to_string(kFlagsPerRank) + " are there");
+  const size_t ring = size_t(program.slots) * program.slot_depth;
+  if (ring && !program.eager && !program.pipelined)
+    throw std::invalid_argument("a program with slots must be pipelined: slots hold chunks");
+  if (ring * kCacheLine > (program.eager ? kEagerBytes : kScratchBytes))
+    throw std::invalid_argument("program needs more slots than scratch memory holds");
   programs_.push_back(std::move(program));
 }
 
@@ -300,6 +308,7 @@ void Group::run(const Call& call, const std::function<void()>& on_block, bool ma
   const Program* eager = block_bytes <= config_.eager_bytes
                              ? find(call.collective, call.root, Variant::kEager)
                              : nullptr;
+  if (eager && block_bytes > eager_slot_bytes(*eager)) eager = nullptr;  // the same on all ranks
   if (eager) {
     CallPolicy policy(*this, *eager, call);
     for (const Channel& channel : eager->prologue) {

@@ -49,8 +49,8 @@ class Group {
   void load(Program program);
   bool covers(Collective collective, int32_t root) const;
 
-  // Run a call to its end. `on_block` is called at most once, before the first long wait or the
-  // first large move. Throws Failure.
+  // Run a call to its end. `on_block` is called, perhaps more than once, before long waits and
+  // large moves. Throws Failure.
   void run(const Call& call, const std::function<void()>& on_block, bool may_spin);
 
   void leave();                           // this rank takes no further part

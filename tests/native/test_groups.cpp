@@ -19,7 +19,8 @@ constexpr size_t kArena = kHeapStart + (8 << 20);
 
 // Memory of `size` ranks, and the ranks' groups.
 struct Host {
-  explicit Host(uint32_t size, double timeout_s = 20.0) : control(Control::bytes(size) + 64) {
+  explicit Host(uint32_t size, double timeout_s = 20.0, uint64_t eager_bytes = 256)
+      : control(Control::bytes(size) + 64) {
     char* base = control.data() + (64 - uintptr_t(control.data()) % 64) % 64;
     Control::at(base, size).header->size = size;
     std::vector<int32_t> names;
@@ -33,7 +34,7 @@ struct Host {
         char* at = arena.get() + (4096 - uintptr_t(arena.get()) % 4096) % 4096;
         mapped.push_back(Mapping::borrowed(at, kArena));
       }
-      GroupConfig config{r, size, names, timeout_s, WaitConfig{20, 200'000}, 16 << 10, 256};
+      GroupConfig config{r, size, names, timeout_s, WaitConfig{20, 200'000}, 16 << 10, eager_bytes};
       groups.push_back(std::make_shared<Group>(
           config, Mapping::borrowed(base, Control::bytes(size)), std::move(mapped)));
     }
@@ -141,7 +142,8 @@ void test_programs(const char* path) {
   }
   CHECK(!suites.empty());
   for (auto& [name, programs] : suites) {
-    Host host(name.second);
+    // The larger limit is beyond what slots hold: the one-shot way must stop at its slots.
+    Host host(name.second, 20.0, name.first == "star" ? 1 << 20 : 256);
     std::vector<std::pair<Collective, int32_t>> calls;
     for (auto& [rank, program] : programs) {
       if (rank == 0 && program.eager) calls.emplace_back(program.collective, program.root);
