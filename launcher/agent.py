@@ -144,6 +144,18 @@ def job_processes(job: str) -> list[int]:
     return found
 
 
+def close_process_manager() -> None:
+    """Close this process's copy of the program's line to MPICH's or Intel's process manager.
+
+    When the program ends, the manager must see the line close: before it sees the stub end, or it
+    does not tell a rank that left without MPI_Finalize from one that ended well.
+    """
+    text = os.environ.get("PMI_FD", "")
+    if text.isdigit():
+        with Quietly():
+            os.close(int(text))
+
+
 def kill_quietly(pid: int, number: int) -> None:
     """Send a signal; a process that is gone already is fine."""
     with Quietly():
@@ -315,6 +327,7 @@ class Supervisor:
             os.set_blocking(read_end, False)
             self.streams[read_end] = (kind, Lines())
         self.child_fd = os.pidfd_open(self.child)
+        close_process_manager()
         self.send(STARTED, {"pid": self.child, "time": time.monotonic()})
 
     def forward(self, fd: int) -> bool:
@@ -418,6 +431,7 @@ def main(argv: list[str]) -> int:
     code_read, code_write = os.pipe()
     stub_read, stub_write = os.pipe()
     if os.fork():
+        close_process_manager()
         os.close(code_write)
         os.close(stub_read)
         code = os.read(code_read, 1)

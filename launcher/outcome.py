@@ -15,6 +15,7 @@ EXIT_FAILED = 1
 EXIT_TIMEOUT = 124  # as coreutils' timeout
 EXIT_SIGNAL = 128
 
+_SAME_TIME_S = 0.1
 _ABORT = re.compile(
     r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?[Ee]rror ?code:?\s+(?P<errorcode>-?\d+)"
     r"|Abort\((?P<code>-?\d+)\) on node (?P<node>\d+)",
@@ -339,9 +340,14 @@ def _mpi_end(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:
     told_s = _told_s(records)
     if told_s == float("inf"):
         return None
-    left = [record for record in records if record.left_s is not None and record.left_s <= told_s]
-    if left:
-        last = max(left, key=lambda record: (record.left_s or 0, record.rank))
+    # A process manager may see a line close and act on it before the exit can be seen.
+    gaps = [
+        (abs(record.left_s - told_s), record)
+        for record in records
+        if record.left_s is not None and record.left_s <= told_s + _SAME_TIME_S
+    ]
+    if gaps:
+        _, last = min(gaps, key=lambda gap: (gap[0], gap[1].rank))
         message = (
             f"rank {last.rank} on host {last.host} exited early with code 0, without MPI_Finalize,"
             " and the MPI ended the job"
