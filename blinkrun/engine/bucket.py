@@ -212,6 +212,8 @@ class BucketProgress:
 
     def absent(self) -> tuple[int, ...]:
         """Return the gradients that have not arrived, in the order of the buckets."""
+        if len(self._arrived) == len(self.layout.bucket_of):
+            return ()
         arrived = set(self._arrived)
         slots = (slot for bucket in self.layout.buckets for slot in bucket.slots)
         return tuple(slot.gradient for slot in slots if slot.gradient not in arrived)

@@ -183,7 +183,7 @@ def allreduce_async_(
     return Handle(pending, lambda: _written_back(tensor, source, work), name)
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None) -> torch.Tensor:
+def broadcast(tensor: torch.Tensor, root_rank: int = 0, name: str | None = None) -> torch.Tensor:
     """Return the values that `tensor` has on `root_rank`; `tensor` is not changed."""
     source = _dense(tensor, "broadcast", name)
     out = _packed(source.clone(memory_format=torch.contiguous_format))
@@ -191,9 +191,7 @@ def broadcast(tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = No
     return out
 
 
-def broadcast_(
-    tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None
-) -> torch.Tensor:
+def broadcast_(tensor: torch.Tensor, root_rank: int = 0, name: str | None = None) -> torch.Tensor:
     """Give `tensor` the values that it has on `root_rank`, in place, and return it."""
     source = _dense(tensor, "broadcast_", name)
     work = _packed(source)
@@ -201,7 +199,7 @@ def broadcast_(
     return _written_back(tensor, source, work)
 
 
-def broadcast_async(tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None) -> Handle:
+def broadcast_async(tensor: torch.Tensor, root_rank: int = 0, name: str | None = None) -> Handle:
     """Begin `broadcast` and return its handle."""
     source = _dense(tensor, "broadcast_async", name)
     out = _packed(source.clone(memory_format=torch.contiguous_format))
@@ -209,9 +207,7 @@ def broadcast_async(tensor: torch.Tensor, root_rank: int = 0, *, name: str | Non
     return Handle(pending, lambda: out, name)
 
 
-def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None
-) -> Handle:
+def broadcast_async_(tensor: torch.Tensor, root_rank: int = 0, name: str | None = None) -> Handle:
     """Begin `broadcast_` and return its handle; leave `tensor` alone until it is done."""
     source = _dense(tensor, "broadcast_async_", name)
     work = _packed(source)
@@ -219,7 +215,7 @@ def broadcast_async_(
     return Handle(pending, lambda: _written_back(tensor, source, work), name)
 
 
-def allgather(tensor: torch.Tensor, *, name: str | None = None) -> torch.Tensor:
+def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     """Return the tensors of all ranks joined along the first dimension, rank 0 first.
 
     Parameters
@@ -238,7 +234,7 @@ def allgather(tensor: torch.Tensor, *, name: str | None = None) -> torch.Tensor:
     return _without_padding(blinkrun.world().allgather(padded), lengths)
 
 
-def allgather_async(tensor: torch.Tensor, *, name: str | None = None) -> Handle:
+def allgather_async(tensor: torch.Tensor, name: str | None = None) -> Handle:
     """Begin `allgather` and return its handle; the lengths are agreed before it returns."""
     source, lengths = _agree_on_lengths(tensor, "allgather_async", name)
     padded = _padded(source, max(lengths))

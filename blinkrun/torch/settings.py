@@ -15,7 +15,6 @@ from blinkrun.torch.ops import DTYPES
 from blinkrun.torch.overlap import Overlap, choose_overlap
 from blinkrun.torch.reducer import Reducer, grad_strides, has_owner
 from blinkrun.types import Op
-from blinkrun.units import format_size
 
 DEFAULT_BUCKET_BYTES = 25 << 20
 
@@ -85,14 +84,16 @@ class Settings:
         return line.view(value.shape) if is_tensor else line.item()
 
     def _say(self, reducer: Reducer) -> None:
-        if self.world.rank == 0 and env.is_on(env.VERBOSE):
-            buckets = reducer.layout.buckets
-            total = format_size(sum(bucket.num_bytes for bucket in buckets))
-            log.say(
-                f"gradients: {total} in {len(buckets)} bucket{'s'[: len(buckets) != 1]}, overlap "
-                f"{'on' if self.overlap.on else 'off'} ({self.overlap.reason})",
-                self.world.rank,
-            )
+        if self.world.rank != 0 or not env.is_on(env.VERBOSE):
+            return
+        buckets = reducer.layout.buckets
+        megabytes = sum(bucket.num_bytes for bucket in buckets) / 1e6
+        plural = "" if len(buckets) == 1 else "s"
+        log.say(
+            f"gradients: {megabytes:.1f} MB in {len(buckets)} bucket{plural}, overlap "
+            f"{'on' if self.overlap.on else 'off'} ({self.overlap.reason})",
+            self.world.rank,
+        )
 
 
 def names_by_identity(named: Iterable[tuple[str, torch.Tensor]] | None) -> dict[int, str] | None:

@@ -20,7 +20,7 @@ from blinkrun.torch.ops import _root
 _JOINED_BYTES = 16 << 20  # tensors below this travel together, in pieces of at most this size
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, *, name: str | None = None) -> Any:
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Return the object of `root_rank` on every rank; it is pickled, so keep it small.
 
     Parameters
@@ -35,7 +35,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, *, name: str | None = None) -
     return blinkrun.world().broadcast_object(obj, root=_root(root_rank))
 
 
-def allgather_object(obj: Any, *, name: str | None = None) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return the objects of all ranks in rank order, on every rank; they are pickled."""
     return list(blinkrun.world().allgather_object(obj))
 

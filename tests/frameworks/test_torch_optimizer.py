@@ -84,6 +84,12 @@ def test_parameters_without_a_gradient_count_as_zero_or_stay_none(job):
         assert all(report["frozen"] for report in reports)
 
 
+def test_a_parameter_has_a_gradient_in_the_steps_in_which_any_rank_has_one(job):
+    answers = job.of("parameters_that_come_and_go")
+    assert [seen for seen, _ in answers] == [[False, True, False, True, True]] * job.size
+    assert len({bits for _, bits in answers}) == 1
+
+
 def test_a_rank_that_had_no_backward_steps_with_the_others(job):
     answers = job.of("ranks_without_backward")
     assert len({bits for bits, _ in answers}) == 1

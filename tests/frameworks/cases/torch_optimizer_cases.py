@@ -21,6 +21,7 @@ CASES = (
     "gradients_are_views_of_buckets",
     "order_is_learned",
     "parameters_without_gradients",
+    "parameters_that_come_and_go",
     "ranks_without_backward",
     "clipping_with_skip_synchronize",
     "clipping_without_skip_synchronize",
@@ -294,6 +295,20 @@ def missing(overlap, limit_bytes=1 << 30):
         "frozen": all(map(torch.equal, before, model.layers[3].parameters())),
         "bits": bits(model),
     }
+
+
+def parameters_that_come_and_go():
+    """Layer 3: no rank has a gradient, then rank 0, then no rank, then all, then the last."""
+    model = Crossed()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    is_last = blink.rank() == blink.size() - 1
+    seen = []
+    for uses in (False, blink.rank() == 0, False, True, is_last):
+        ours.zero_grad()
+        model(torch.ones(2, 4), [0, 3] if uses else [0]).sum().backward()
+        ours.step()
+        seen.append(model.layers[3].bias.grad is not None)
+    return [seen, bits(model)]
 
 
 def ranks_without_backward():
