@@ -82,7 +82,7 @@ def _spec(options: Options) -> JobSpec:
         program=resolve(options.program, COMMANDS),
         mpi=options.mpi,
         environ=forwarded(options.environ, os.environ),
-        prefix=options.prefix,
+        prefix=options.prefix and options.program[0] not in COMMANDS,  # tables stay tables
         output_dir=options.output_dir,
         start_timeout_s=DEFAULT_START_TIMEOUT_S if start_timeout_s is None else start_timeout_s,
         timeout_s=options.timeout_s,

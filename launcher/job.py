@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -65,6 +66,7 @@ class Job:
         self._kill_steps: list[tuple[float, int]] = []  # (when, signal), 0: give up
         self._begin_end_s: float | None = None
         self._given_up = False
+        self._hurry = False  # the user wants the end now, with or without the rest of the output
         self._mpi_reads = True
         self._watch = HangWatch(spec.timeout_s) if spec.timeout_s is not None else None
         self._next_sample_s = 0.0
@@ -212,7 +214,9 @@ class Job:
             self._drop(link)
             return False
         num_ranks = self._spec.num_ranks
-        if link.size != num_ranks or link.rank in self._ranks:
+        if link.rank < 0:
+            self._start_problem = "mpiexec gave its ranks no number; is it the MPI that it says?"
+        elif link.size != num_ranks or link.rank in self._ranks:
             self._start_problem = (
                 f"mpiexec started rank {link.rank} of {link.size} where {num_ranks} ranks are"
                 " wanted; the MPI's own settings or a batch system interfere"
@@ -235,7 +239,7 @@ class Job:
         for number in self._inbox.read():
             if self._reason is not None and self._reason.stop is Stop.SIGNAL:
                 self._kill(signal.SIGKILL)  # a second time: at once
-                self._given_up = True
+                self._given_up = self._hurry = True
             elif not self._running:
                 self._reason = Reason(Stop.SIGNAL, number)
                 self._given_up = True
@@ -316,6 +320,7 @@ class Job:
                 if fd == self._mpi.output_fd:
                     self._on_mpi_output()
                 elif fd == self._inbox.fd and self._inbox.read():
+                    self._hurry = True
                     steps = []
         while self._mpi_reads and self._mpi.status() is not None:
             before = self._mpi.text()
@@ -337,12 +342,13 @@ class Job:
     def _write_out(self, last_words: str) -> None:
         """Write what is left of the ranks' output and then `last_words`; a signal cuts it short."""
         while waiting := self._sink.waiting():
-            if self._inbox.read():
+            if self._hurry or self._inbox.read():
                 return
             for stream in waiting:
                 stream.push(wait_s=0.1)
-        sys.stderr.write(last_words)
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # nobody reads it: the exit code says enough
+            sys.stderr.write(last_words)
+            sys.stderr.flush()
 
 
 def _stdin() -> int | None:

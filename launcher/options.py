@@ -22,7 +22,7 @@ options:
   -x NAME[=VALUE]      set an environment variable in the ranks (value from here if not given)
   --mpi WHICH          openmpi, mpich, intel, or the path of an mpiexec; otherwise the one beside
                        this Python, then the first on PATH
-  --no-prefix          do not write [rank] before each line of output
+  --no-prefix          do not write [rank] before each line of output (commands never do)
   --output-dir DIR     write each rank's output to DIR/rank.N.log instead of the terminal
   --start-timeout S    seconds for all ranks to come up (60)
   --timeout S          longest wait of a rank for another in a collective (600; sets
@@ -35,8 +35,9 @@ options:
   --help, -h           print this
 
 Each rank gets cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this terminal's
-input, the others nothing. Ctrl-C ends the job, twice at once. The exit code is that of the first
-rank that failed (128 + signal if killed), 0 if all ranks ended with 0, 2 for wrong usage.
+input, the others nothing. Ctrl-C ends the job, twice at once. All that the ranks have started ends
+with the job. The exit code is that of the first rank that failed (128 + signal if killed), 0 if all
+ranks ended with 0, 2 for wrong usage.
 
 example:
   blinkrun -np 2 train.py --epochs 3

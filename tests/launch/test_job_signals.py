@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.launching import MARK, PROGRAM, Launch
+from support.launching import MARK, PROGRAM, Launch, stray_segments
+from support.places import TESTS
 
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -54,6 +55,20 @@ def test_nothing_stays_when_the_launcher_is_killed(tmp_path: Path, what: str) ->
     job = started(tmp_path, what)
     job.signal(signal.SIGKILL)
     assert job.end().code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+def test_no_shared_memory_and_no_folder_stays(tmp_path: Path, number: signal.Signals) -> None:
+    before = stray_segments()
+    program = str(TESTS / "launch/cases/core_program.py")
+    (tmp_path / "tmp").mkdir()
+    environ = {"BLINKRUN_CACHE_DIR": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    job = Launch(["-np", "2", program, "sleep"], cwd=tmp_path, environ=environ)
+    job.wait_for_files(tmp_path / "up.0", tmp_path / "up.1")
+    job.signal(number)
+    job.end()
+    assert not stray_segments() - before
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_a_signal_during_start_up_ends_the_job(tmp_path: Path) -> None:
