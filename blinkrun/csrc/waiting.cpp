@@ -100,7 +100,15 @@ void Waiter::abort(AbortKind kind, int32_t about, const std::string& text) {
     std::snprintf(record.text, sizeof record.text, "%s", text.c_str());
     record.kind.store(uint32_t(kind), std::memory_order_release);
   }
+  // Another rank may be writing its record; it is done in a moment unless it dies just now.
+  for (int i = 0; !aborted() && i < 10'000; ++i) yield();
   wake_all();
+}
+
+void Waiter::fail(AbortKind kind, int32_t about, const std::string& text) {
+  abort(kind, about, text);
+  if (aborted()) throw_aborted();
+  throw Failure{Failure::Kind::kAborted, text, {about}};
 }
 
 void Waiter::throw_aborted() const {
@@ -119,8 +127,7 @@ void Waiter::fail_gone(uint32_t rank, const std::string& what) {
   const std::string text = "rank " + std::to_string(names_[rank]) +
                            (left ? " has left the job" : " has died") + " while rank " +
                            std::to_string(names_[rank_]) + " waits for it in " + what;
-  abort(AbortKind::kPeerLeft, names_[rank], text);
-  throw_aborted();
+  fail(AbortKind::kPeerLeft, names_[rank], text);
 }
 
 void Waiter::fail_late(const std::vector<uint32_t>& ranks, const std::string& what) {
@@ -132,8 +139,7 @@ void Waiter::fail_late(const std::vector<uint32_t>& ranks, const std::string& wh
   const std::string text = "rank " + std::to_string(names_[rank_]) + " waited " + seconds +
                            " s in " + what + " for rank" + (ranks.size() > 1 ? "s " : " ") + who +
                            "; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are only slow";
-  abort(AbortKind::kTimeout, ranks.empty() ? -1 : names_[ranks[0]], text);
-  throw_aborted();
+  fail(AbortKind::kTimeout, ranks.empty() ? -1 : names_[ranks[0]], text);
 }
 
 }  // namespace blinkrun

@@ -41,7 +41,7 @@ class Waiter {
   bool aborted() const {
     return control_.header->abort.kind.load(std::memory_order_acquire) != 0;
   }
-  [[noreturn]] void throw_aborted() const;
+  [[noreturn]] void throw_aborted() const;  // only when `aborted()`
   // Record the failure for all ranks (the first one wins) and wake them.
   void abort(AbortKind kind, int32_t about, const std::string& text);
   // Wake the ranks that sleep until this one signals.
@@ -100,6 +100,7 @@ class Waiter {
 
   void yield();
   void wake_sleepers();
+  [[noreturn]] void fail(AbortKind kind, int32_t about, const std::string& text);
   [[noreturn]] void fail_gone(uint32_t rank, const std::string& what);
   [[noreturn]] void fail_late(const std::vector<uint32_t>& ranks, const std::string& what);
 
