@@ -31,6 +31,7 @@ def test_training_equals_one_process_in_each_variant(job, case):
         "clipping_with_skip_synchronize",
         "clipping_without_skip_synchronize",
         "accumulation_in_one_pass_only",
+        "accumulation_begun_again",
         "several_groups_and_a_late_one",
         "sum_of_losses",
         "grad_scaler_with_clipping",
@@ -101,6 +102,12 @@ def test_an_overflow_on_one_rank_stops_the_step_of_all(job):
         reports = job.of(case)
         check_same(reports)
         assert [report["scales"] for report in reports] == [[8.0, 8.0, 4.0, 4.0, 4.0]] * job.size
+
+
+def test_a_step_that_the_scaler_skipped_is_over_on_all_ranks(job):
+    answers = job.of("grad_scaler_after_a_skipped_step")
+    assert len({bits for bits, _ in answers}) == 1
+    assert all(trained for _, trained in answers)
 
 
 def test_lbfgs_takes_the_same_way_on_all_ranks(job):

@@ -27,11 +27,13 @@ CASES = (
     "clipping_without_skip_synchronize",
     "accumulation",
     "accumulation_in_one_pass_only",
+    "accumulation_begun_again",
     "several_groups_and_a_late_one",
     "zero_grad_keeps_or_drops",
     "sum_of_losses",
     "grad_scaler",
     "grad_scaler_with_clipping",
+    "grad_scaler_after_a_skipped_step",
     "closures_of_lbfgs",
     "closures_of_sgd",
     "schedulers",
@@ -391,6 +393,20 @@ def accumulation_in_one_pass_only():
     return {"distance": far, "bits": bits(model)}
 
 
+def accumulation_begun_again():
+    """zero_grad() in the middle of the passes starts over."""
+    alone, plain, shared, ours = pair(backward_passes_per_step=2)
+    inputs, targets = batch(0)
+    loss_of(alone, inputs, targets).backward()
+    plain.step()
+    loss_of(shared, mine(inputs), mine(targets)).backward()
+    ours.zero_grad()
+    for _ in range(2):
+        (loss_of(shared, mine(inputs), mine(targets)) / 2).backward()
+    ours.step()
+    return report(alone, shared)
+
+
 def several_groups_and_a_late_one():
     alone, shared = mlp(), mlp()
 
@@ -486,6 +502,22 @@ def grad_scaler():
 
 def grad_scaler_with_clipping():
     return scaled(clip=True)
+
+
+def grad_scaler_after_a_skipped_step():
+    """A step that was not taken is over all the same: the next reduces, also without backward."""
+    model = mlp()
+    ours = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = bits(model)
+    for step in range(2):
+        model.zero_grad()
+        if step == 0 or blink.rank() == 0:
+            loss = loss_of(model, *map(mine, batch(step)))
+            scaler.scale(loss * (float("inf") if step == 0 else 1.0)).backward()
+        scaler.step(ours)
+        scaler.update()
+    return [bits(model), bits(model) != before]
 
 
 def closures_of_lbfgs():
