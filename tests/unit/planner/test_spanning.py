@@ -2,7 +2,7 @@
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from support.topologies import machines, mesh_of
 
@@ -52,7 +52,10 @@ def test_cheapest_arborescence_costs_what_networkx_says(topology, data):
             continue
         known = graph.get_edge_data(arc.parent, arc.child, {"weight": weight})["weight"]
         graph.add_edge(arc.parent, arc.child, weight=min(known, weight))
-    best = nx.minimum_spanning_arborescence(graph).size(weight="weight")
+    try:
+        best = nx.minimum_spanning_arborescence(graph).size(weight="weight")
+    except nx.NetworkXException:  # networkx 3.6 misses some that exist, where weights are equal
+        reject()
     assert sum(weights[index] for index in column) == best
 
 
