@@ -119,7 +119,7 @@ setup(
         "blinkrun.launcher",
     ],
     package_dir={"blinkrun.launcher": "launcher"},
-    package_data={"blinkrun": ["py.typed"]},
+    package_data={"blinkrun": ["py.typed", "*.pyi"]},
     include_package_data=False,
     ext_modules=extensions(),
     cmdclass={"build_ext": build_ext},
