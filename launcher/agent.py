@@ -42,6 +42,7 @@ READ_BYTES = 1 << 16
 MAX_LINE = 1 << 16  # a longer line is forwarded in pieces: memory stays bounded
 MAX_PENDING = 1 << 18  # output that waits for the launcher; then the program has to wait
 MPI_GRACE_S = 0.05  # how long a program may take to end by itself once the MPI ends the job
+LEAVE_S = 1.0  # the same for one that has said that it ends: it may be printing a traceback
 CONNECT_S = 10.0
 SIGKILL, SIGPIPE, SIGXFSZ = 9, 13, 25  # as signal has them, which takes long to import
 SHARED_MEMORY = "/dev/shm"
@@ -212,6 +213,7 @@ class Supervisor:
         self.child_fd = -1
         self.code: int | None = None
         self.ordered = False
+        self.is_leaving = False
         self.deadline: float | None = None  # when the MPI's grace is over
         self.rank = -1
         self.since_s = time.time()
@@ -341,6 +343,7 @@ class Supervisor:
             data = b""
         whole = lines.feed(data) if data else lines.finish()
         if whole and kind == REPORT:
+            self.is_leaving = True
             self.send(REPORT, {"json": whole, "time": time.monotonic()})
         elif whole:
             self.send(kind, whole)
@@ -381,7 +384,7 @@ class Supervisor:
         self.stub = -1
         self.send(TOLD, {"time": time.monotonic()})
         if self.code is None:
-            self.deadline = time.monotonic() + MPI_GRACE_S
+            self.deadline = time.monotonic() + (LEAVE_S if self.is_leaving else MPI_GRACE_S)
             if not self.child:
                 self.code = 1
                 self.send(DONE, None)

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
-from support.launching import MARK, PROGRAM, Launch, stray_segments
+from support.launching import MARK, PROGRAM, Launch, marked, stray_segments
 from support.places import TESTS
 
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -29,6 +30,14 @@ def test_a_signal_ends_the_job(tmp_path: Path, number: signal.Signals) -> None:
     ended = job.end()
     assert ended.code == 128 + number
     assert ended.last_words == f"blinkrun: ended by {number.name}\n"
+
+
+def test_ranks_and_their_children_may_tidy_up(tmp_path: Path) -> None:
+    job = started(tmp_path, "tidy")
+    job.signal(signal.SIGTERM)
+    job.end()
+    found = sorted(path.name for path in tmp_path.glob("tidy.*"))
+    assert found == ["tidy.0", "tidy.1", "tidy.child.0", "tidy.child.1"]
 
 
 def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
@@ -97,17 +106,34 @@ def test_a_launcher_that_dies_during_start_up_takes_mpiexec_along(tmp_path: Path
     assert job.end().code == -signal.SIGKILL
 
 
-def test_output_that_nobody_reads_does_not_keep_a_job_alive(tmp_path: Path) -> None:
+def resident_kib(pid: int) -> int:
+    """Return the memory of a process, 0 if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in text.splitlines() if line.startswith("VmRSS:")]
+    return int(found[0]) if found else 0
+
+
+def test_output_that_nobody_reads_takes_bounded_memory_and_can_be_ended(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
     job = subprocess.Popen(
-        [sys.executable, "-m", "blinkrun", "-np", "2", PROGRAM, "flood", "4"],
+        [sys.executable, "-m", "blinkrun", "-np", "2", PROGRAM, "flood", "200"],
         cwd=tmp_path,
-        env={**os.environ, MARK: "unread"},
+        env={**os.environ, MARK: mark},
         stdout=subprocess.PIPE,  # read by nobody: the launcher's output is stuck
         stderr=subprocess.DEVNULL,
     )
     try:
         assert job.stdout is not None
         assert job.stdout.read(1) == b"["
+        sizes = [0, 1]
+        while sizes[-1] > sizes[-2]:  # until it grows no more
+            time.sleep(0.3)
+            sizes.append(sum(map(resident_kib, marked(mark))))
+        assert len(marked(mark)) >= 6  # launcher, mpiexec, and two processes of each rank at least
+        assert sizes[-1] < 200 * 1024
         job.send_signal(signal.SIGTERM)
         # Two signals: one ends the job, one gives up on the output.
         with pytest.raises(subprocess.TimeoutExpired):

@@ -33,6 +33,11 @@ class Ended:
     out: str
     err: str
     seconds: float
+    at_s: float  # as time.time()
+
+    def seconds_after(self, file: Path) -> float:
+        """Return how long after `file` was made the launcher ended."""
+        return self.at_s - file.stat().st_mtime
 
     @property
     def last_words(self) -> str:
@@ -90,13 +95,14 @@ class Launch:
         """Wait for the launcher's end and check that nothing is left of the job."""
         out, err = self._process.communicate(self._stdin)
         seconds = time.monotonic() - self._started_s
+        at_s = time.time()
         self._timer.cancel()
         left = self._wait_until_gone()
         self.kill_all()
         texts = [text.decode(errors="replace") for text in (out, err)]
         assert not left, f"processes left behind: {left}; output {texts}"
         assert seconds < DEADLINE_S, f"ended by the test's deadline; output {texts}"
-        return Ended(self._process.returncode, texts[0], texts[1], seconds)
+        return Ended(self._process.returncode, texts[0], texts[1], seconds, at_s)
 
     def _wait_until_gone(self) -> list[str]:
         deadline_s = time.monotonic() + GONE_S

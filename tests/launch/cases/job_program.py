@@ -69,6 +69,16 @@ def grandchildren() -> None:
     subprocess.Popen(["sh", "-c", f"sleep {LONG_S} & sleep {LONG_S}"])
 
 
+def tidy_up(number: int, frame: object) -> None:
+    Path(f"tidy.{RANK}").touch()
+    sys.exit(0)
+
+
+def speak_slowly(*error: object) -> None:
+    time.sleep(0.4)
+    print("slow words", file=sys.stderr)
+
+
 def main() -> None:
     what = sys.argv[1]
     size = int(os.environ["BLINKRUN_SIZE"])
@@ -90,6 +100,13 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         grandchildren()
         up()
+    elif what == "tidy":
+        signal.signal(signal.SIGTERM, tidy_up)
+        subprocess.Popen(["sh", "-c", f"trap 'touch tidy.child.{RANK}; exit' TERM; sleep {LONG_S}"])
+        up()
+    elif what == "slow_words":
+        sys.excepthook = speak_slowly
+        raise ValueError("boom")
     elif what == "wait":
         grandchildren()
         up()
