@@ -69,9 +69,19 @@ def grandchildren() -> None:
     subprocess.Popen(["sh", "-c", f"sleep {LONG_S} & sleep {LONG_S}"])
 
 
-def tidy_up(number: int, frame: object) -> None:
-    Path(f"tidy.{RANK}").touch()
-    sys.exit(0)
+def tidy_up() -> None:
+    """On SIGTERM, let the child tidy up as well, and end with it."""
+    code = f"trap 'touch tidy.child.{RANK}; exit' TERM; touch child.{RANK}; sleep {LONG_S} & wait"
+    child = subprocess.Popen(["sh", "-c", code])
+    while not Path(f"child.{RANK}").exists():
+        time.sleep(0.01)
+
+    def end(number: int, frame: object) -> None:
+        Path(f"tidy.{RANK}").touch()
+        child.wait()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def speak_slowly(*error: object) -> None:
@@ -101,8 +111,7 @@ def main() -> None:
         grandchildren()
         up()
     elif what == "tidy":
-        signal.signal(signal.SIGTERM, tidy_up)
-        subprocess.Popen(["sh", "-c", f"trap 'touch tidy.child.{RANK}; exit' TERM; sleep {LONG_S}"])
+        tidy_up()
         up()
     elif what == "slow_words":
         sys.excepthook = speak_slowly
