@@ -83,3 +83,9 @@ def test_the_environment_sets_what_arguments_leave_out(job):
     for num_buckets, line in job.of("environment"):
         assert num_buckets > 1
         assert "BLINKRUN_OVERLAP=sometimes: choose one of auto, on, off" in line
+
+
+def test_rank_0_says_what_was_chosen_and_why(job):
+    first, *others = job.of("what_was_chosen")
+    assert first == ("blinkrun: [rank 0] gradients: 0.0 MB in 1 bucket, overlap off (asked for)\n")
+    assert set(others) <= {""}

@@ -1,5 +1,7 @@
 """Wrong usage and the line that it gets."""
 
+import contextlib
+import io
 import os
 from functools import partial
 
@@ -22,6 +24,7 @@ CASES = (
     "models_that_differ",
     "add_param_group_that_fails",
     "environment",
+    "what_was_chosen",
 )
 
 
@@ -164,3 +167,15 @@ def environment():
         return [len(layout.buckets), wrapped(lambda model: None)]
     finally:
         del os.environ["BLINKRUN_BUCKET_BYTES"], os.environ["BLINKRUN_OVERLAP"]
+
+
+def what_was_chosen():
+    model = mlp()
+    heard = io.StringIO()
+    os.environ["BLINKRUN_VERBOSE"] = "1"
+    try:
+        with contextlib.redirect_stderr(heard):
+            wrap(sgd(model), model, overlap="off")
+    finally:
+        del os.environ["BLINKRUN_VERBOSE"]
+    return heard.getvalue()
