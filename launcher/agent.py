@@ -1,9 +1,13 @@
 """The supervisor of one rank: starts the rank's program, forwards its output, sees that it ends.
 
-`mpiexec` starts this file once per rank, as ``python -S -E agent.py -- program args``. It is one
+`mpiexec` starts this file once per rank, as ``python -S -E agent.py 'program args'``. It is one
 file on the fewest possible built-in modules because its start is paid N times per job (site,
 socket and json alone would triple it); it also defines the frames that it exchanges with the
 launcher.
+
+What it runs comes from the launcher over a socket, as the list of arguments that it is; the word
+on the command line is for people (and for running the command of ``--dry-run`` by hand). An MPI
+gives meanings of its own to words such as ``:``.
 
 The process forks at once. The parent, the *stub*, is what the MPI knows as the rank: it waits for
 the rank's exit code and ends with it. The child, the *supervisor*, is in a process group of its
@@ -200,9 +204,8 @@ def remove_segments(since_s: float) -> None:
 class Supervisor:
     """Event loop of one rank: launcher's orders in; the program's output and end out."""
 
-    def __init__(self, control: socket.socket, command: list[str], stub: int, code: int) -> None:
+    def __init__(self, control: socket.socket, stub: int, code: int) -> None:
         self.control = control
-        self.command = command
         self.stub = stub  # readable once the stub is gone
         self.code_fd = code  # the exit code for the stub goes here
         self.decoder = Decoder()
@@ -211,6 +214,7 @@ class Supervisor:
         self.job = ""
         self.child = 0
         self.child_fd = -1
+        self.stdin = -1  # the launcher's, where this rank gets it
         self.code: int | None = None
         self.ordered = False
         self.is_leaving = False
@@ -285,32 +289,30 @@ class Supervisor:
             data, ancillary = b"", []
         if not data:
             self.orphaned()
-        fds = [struct.unpack("i", body[:4])[0] for _, _, body in ancillary]
+        for _, _, body in ancillary:
+            self.stdin = struct.unpack("i", body[:4])[0]
         for kind, body in self.decoder.feed(data):
             if kind == GO and not self.child and self.code is None:
-                self.start(marshal.loads(body), fds[0] if fds else -1)
+                self.start(marshal.loads(body))
             elif kind == KILL:
                 self.kill(marshal.loads(body))
 
-    def start(self, order: dict[str, object], stdin: int) -> None:
-        """Start the program with `order`'s environment."""
-        self.job = str(order["job"])
-        environ = dict(os.environ)
-        extra = order["environ"]
-        if isinstance(extra, dict):
-            environ.update(extra)
+    def start(self, order: dict[str, Any]) -> None:
+        """Start `order`'s program in its environment."""
+        self.job = order["job"]
+        argv = order["argv"]
+        environ = {**os.environ, **order["environ"]}
         pipes = {kind: os.pipe() for kind in (STDOUT, STDERR, REPORT)}
         environ[JOB] = self.job
         environ[RANK] = str(self.rank)
         environ[REPORT_FD] = str(pipes[REPORT][1])
         os.set_inheritable(pipes[REPORT][1], True)
-        if stdin < 0:
-            stdin = os.open(os.devnull, os.O_RDONLY)
+        stdin = os.open(os.devnull, os.O_RDONLY) if self.stdin < 0 else self.stdin
         targets = ((stdin, 0), (pipes[STDOUT][1], 1), (pipes[STDERR][1], 2))
         try:
             self.child = os.posix_spawnp(
-                self.command[0],
-                self.command,
+                argv[0],
+                argv,
                 environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in targets],
                 setpgroup=0,
@@ -319,7 +321,7 @@ class Supervisor:
             )
         except OSError as err:
             self.code = 127 if err.errno == 2 else 126
-            self.send(REPORT, {"kind": "spawn", "message": f"{self.command[0]}: {err.strerror}"})
+            self.send(REPORT, {"kind": "spawn", "message": f"{argv[0]}: {err.strerror}"})
             self.send(EXIT, {"code": self.code, "time": time.monotonic(), "ordered": False})
             self.send(DONE, None)
             return
@@ -426,11 +428,10 @@ def connect(name: str) -> socket.socket:
 
 def main(argv: list[str]) -> int:
     """Run as the stub and the supervisor of one rank; return the rank's exit code."""
-    command = argv[1:] if argv[:1] == ["--"] else argv
     name = os.environ.pop(CONTROL, "")
     token = os.environ.pop(TOKEN, "")
     if not name:  # the command of --dry-run, started by hand: the MPI alone looks after it
-        os.execvp(command[0], command)
+        os.execv("/bin/sh", ["sh", "-c", f"exec {argv[0]}"])
     code_read, code_write = os.pipe()
     stub_read, stub_write = os.pipe()
     if os.fork():
@@ -454,7 +455,7 @@ def main(argv: list[str]) -> int:
     except OSError as err:
         sys.stderr.write(f"blinkrun: rank {rank} cannot reach the launcher: {err}\n")
         return 1
-    exit_code = Supervisor(control, command, stub_read, code_write).run(token, hello)
+    exit_code = Supervisor(control, stub_read, code_write).run(token, hello)
     with Quietly():  # the MPI may have ended the stub already
         os.write(code_write, bytes([exit_code & 255]))
     return exit_code

@@ -109,6 +109,8 @@ def _launch(spec: JobSpec) -> int:
     ranks = {**added, **threads, env.SIZE: str(spec.num_ranks)}
     if spec.timeout_s is not None:
         ranks[env.TIMEOUT] = f"{spec.timeout_s:g}"
+    if spec.verbose:
+        ranks[env.VERBOSE] = "1"
     ranks.update(spec.environ)
     command = [
         *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0),

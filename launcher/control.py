@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import socket
@@ -26,6 +27,7 @@ from blinkrun.launcher.agent import (
 from blinkrun.launcher.outcome import RankRecord, Report
 
 Fields = Mapping[str, object]
+SEND_S = 10.0  # for the order to start, which may be long and is read at once
 
 
 class Connection:
@@ -57,23 +59,22 @@ class Connection:
         except OSError:
             return None
 
-    def send(self, kind: int, payload: object, fds: tuple[int, ...] = ()) -> None:
-        """Send an order: a few bytes, which a living supervisor always takes."""
-        try:
-            if fds:
-                socket.send_fds(self.link, [encode(kind, payload)], list(fds))
-            else:
-                self.link.sendall(encode(kind, payload))
-        except OSError:
-            return  # it is going: its end is read from the same socket
-
-    def go(self, order: dict[str, object], stdin: int | None) -> None:
+    def go(self, order: Mapping[str, object], stdin: int | None) -> None:
         """Let the program start, with the launcher's stdin where given."""
-        self.send(GO, order, () if stdin is None else (stdin,))
+        frame = encode(GO, order)
+        self.link.settimeout(SEND_S)
+        # A supervisor that is going: its end is read from the same socket.
+        with contextlib.suppress(OSError):
+            if stdin is not None:
+                sent = socket.send_fds(self.link, [frame], [stdin])
+                frame = frame[sent:]
+            self.link.sendall(frame)
+        self.link.setblocking(False)
 
     def kill(self, number: int) -> None:
-        """Have the program ended by a signal."""
-        self.send(KILL, int(number))
+        """Have the program ended by a signal: a few bytes, which a supervisor always takes."""
+        with contextlib.suppress(OSError):
+            self.link.sendall(encode(KILL, int(number)))
 
     def note(self, kind: int, body: bytes, now_s: float) -> None:
         """Take note of an event; output is not one."""

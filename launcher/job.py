@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -32,11 +33,13 @@ SETTLE_S = 0.3  # a rank that blames another: how long that one has to show its 
 GIVE_UP_S = 1.0  # after SIGKILL: how long supervisors have to report
 MPI_END_S = 1.0  # how long mpiexec may take to end after its ranks, and again after SIGTERM
 LOOP_S = 1.0
+MAX_SHOWN = 1 << 16  # a word of a command line may have 128 KiB
 
 
 def agent_command(argv: Sequence[str]) -> list[str]:
-    """Return the command of one rank: its supervisor, which runs `argv`."""
-    return [sys.executable, "-S", "-E", str(Path(agent.__file__)), "--", *argv]
+    """Return the command of one rank: its supervisor, with a word that shows what it will run."""
+    shown = shlex.join(argv)
+    return [sys.executable, "-S", "-E", str(Path(agent.__file__)), shown[:MAX_SHOWN]]
 
 
 class Job:
@@ -183,7 +186,11 @@ class Job:
         self._running = True
         self._next_sample_s = time.monotonic()
         for rank, link in self._ranks.items():
-            order: dict[str, object] = {"job": self._server.job, "environ": self._rank_environ}
+            order = {
+                "job": self._server.job,
+                "argv": list(self._spec.program.argv),
+                "environ": self._rank_environ,
+            }
             link.go(order, _stdin() if rank == 0 else None)
 
     # -- events -----------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_a_command_goes_before_a_file_of_its_name(tmp_path: Path) -> None:
         (tmp_path / name).write_text("#!/bin/sh\necho file\n")
         (tmp_path / name).chmod(0o755)
     command = launch(["-np", "1", "--dry-run", "bench", "--help"], cwd=tmp_path)
-    assert command.out.splitlines()[0].endswith("-m blinkrun.bench.main --help")
+    assert command.out.splitlines()[0].endswith("-m blinkrun.bench.main --help'")
     assert launch(["-np", "1", "./bench"], cwd=tmp_path).out == "[0] file\n"
 
 

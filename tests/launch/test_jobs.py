@@ -38,6 +38,33 @@ def test_all_forms_of_a_program(tmp_path: Path) -> None:
         assert (ended.code, ended.out, ended.err) == (0, "['a b', '-np'] __main__\n", ""), form
 
 
+def test_odd_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
+    words = [
+        "a b",
+        "",
+        "'\"",
+        "$HOME",
+        "back\\slash",
+        "new\nline",
+        "*",
+        ":",
+        "--x",
+        "-np",
+        "{}",
+        "é",
+    ]
+    (tmp_path / "show.py").write_text("import sys; print(ascii(sys.argv[1:]))")
+    ended = launch(["-np", "1", "--no-prefix", "show.py", *words], cwd=tmp_path)
+    assert (ended.code, ended.out) == (0, ascii(words) + "\n")
+
+
+def test_a_long_command_line_and_a_large_variable_arrive(tmp_path: Path) -> None:
+    words = [f"word{number}" for number in range(50_000)]
+    (tmp_path / "show.py").write_text("import os, sys; print(len(sys.argv), len(os.environ['V']))")
+    ended = launch(["-np", "2", "-x", "V=" + "v" * 100_000, "show.py", *words], cwd=tmp_path)
+    assert sorted(ended.out.splitlines()) == [f"[{rank}] 50001 100000" for rank in range(2)]
+
+
 def test_torn_lines_come_out_whole_and_a_last_line_without_end_too(tmp_path: Path) -> None:
     ended = launch(["-np", "4", PROGRAM, "torn", "200"], cwd=tmp_path)
     wanted = [
@@ -162,7 +189,7 @@ def test_dry_run_prints_the_command_and_starts_nothing(tmp_path: Path) -> None:
     ended = launch(args, cwd=tmp_path)
     command, environment = ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "")
-    assert re.search(r"mpiexec .*-n 2 .*agent\.py -- sh -c 'touch started'$", command)
+    assert re.search(r"mpiexec .*-n 2 .*agent\.py 'sh -c '.*touch started", command)
     assert environment.startswith("# environment: ")
     assert "SECRET" in environment
     assert "s3cr3t" not in ended.out
