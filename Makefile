@@ -65,7 +65,7 @@ clean:
 	  .hypothesis .import_linter_cache blinkrun/_core*.so
 
 python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "make: $(PYTHON) is not Python 3.11 or newer;" \
 	    "name one that is: make PYTHON=python3.12" >&2; exit 2; }
 
