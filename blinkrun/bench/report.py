@@ -153,7 +153,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where the reports go")
     parser.add_argument("--quick", action="store_true", help="few small sizes, one launch")
     parser.add_argument("--launches", type=int, default=3, help="of every command (default 3)")
-    parser.add_argument("--only", default="", metavar="WORD", help="only runs with WORD in their name")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="only runs with WORD in their name"
+    )
     args = parser.parse_args(argv)
     chosen = {
         subject: [run for run in runs() if args.only in run.name]
