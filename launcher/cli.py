@@ -92,6 +92,15 @@ def _spec(options: Options) -> JobSpec:
     )
 
 
+def _open_standard_streams() -> None:
+    """Put /dev/null where stdin, stdout or stderr is closed: else a socket would take its place."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+
+
 def _launch(spec: JobSpec) -> int:
     """Find the MPI and run the job, or say how it would be run."""
     from blinkrun import env  # noqa: PLC0415
@@ -100,6 +109,7 @@ def _launch(spec: JobSpec) -> int:
     from blinkrun.launcher.mpiexec import arguments, outside_of_jobs, settings  # noqa: PLC0415
     from blinkrun.launcher.slots import thread_environ  # noqa: PLC0415
 
+    _open_standard_streams()
     base = outside_of_jobs(os.environ)
     seen = {**base, **spec.environ}
     mpi = find_mpi(spec.mpi, seen)

@@ -33,6 +33,7 @@ SETTLE_S = 0.3  # a rank that blames another: how long that one has to show its 
 GIVE_UP_S = 1.0  # after SIGKILL: how long supervisors have to report
 MPI_END_S = 1.0  # how long mpiexec may take to end after its ranks, and again after SIGTERM
 LOOP_S = 1.0
+STDIN = 0
 MAX_SHOWN = 1 << 16  # a word of a command line may have 128 KiB
 
 
@@ -191,7 +192,7 @@ class Job:
                 "argv": list(self._spec.program.argv),
                 "environ": self._rank_environ,
             }
-            link.go(order, _stdin() if rank == 0 else None)
+            link.go(order, STDIN if rank == 0 else None)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class Job:
             self._ranks[rank].record(self._sink.tails[rank].lines()) for rank in sorted(self._ranks)
         ]
         if self._spec.verbose and self._mpi.text():
-            sys.stderr.write("".join(f"mpiexec: {x}\n" for x in self._mpi.text().splitlines()))
+            _say("".join(f"mpiexec: {line}\n" for line in self._mpi.text().splitlines()))
         return decide(records, self._reason, self._mpi.text())
 
     def _write_out(self, last_words: str) -> None:
@@ -353,18 +354,15 @@ class Job:
                 return
             for stream in waiting:
                 stream.push(wait_s=0.1)
-        with contextlib.suppress(OSError):  # nobody reads it: the exit code says enough
-            sys.stderr.write(last_words)
-            sys.stderr.flush()
+        _say(last_words)
 
 
-def _stdin() -> int | None:
-    """Return the launcher's stdin for rank 0, or None if it is closed."""
-    try:
-        os.fstat(0)
-    except OSError:
-        return None
-    return 0
+def _say(text: str) -> None:
+    """Write to stderr; where nobody reads it, the exit code says enough."""
+    data = text.encode(errors="replace")
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]
 
 
 def _with_words_of_mpi(problem: str, text: str) -> str:
