@@ -135,8 +135,9 @@ class Job:
         """Return how long the loop may sleep."""
         now_s = time.monotonic()
         due = [now_s + LOOP_S]
-        if self._kill_steps:
+        if self._kill_steps:  # the job is ending: nothing else counts
             due.append(self._kill_steps[0][0])
+            return max(0.0, min(due) - now_s)
         if self._begin_end_s is not None:
             due.append(self._begin_end_s)
         if not self._running:

@@ -16,6 +16,7 @@ EXIT_TIMEOUT = 124  # as coreutils' timeout
 EXIT_SIGNAL = 128
 
 _SAME_TIME_S = 0.1
+_MAX_MESSAGE = 200
 _ABORT = re.compile(
     r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?[Ee]rror ?code:?\s+(?P<errorcode>-?\d+)"
     r"|Abort\((?P<code>-?\d+)\) on node (?P<node>\d+)",
@@ -309,12 +310,18 @@ def _failed(record: RankRecord) -> Outcome:
     else:
         what = f"failed first: exit code {code}"
         if record.kind == "raised" and record.report is not None:
-            what += f" ({record.report.error})"
+            what += f" ({_shortened(record.report)})"
         elif record.is_secondary and record.report is not None:
             what += f" ({record.report.message})"
     exit_code = EXIT_FAILED if code is None else code if code > 0 else EXIT_SIGNAL - code
     message = f"rank {record.rank} on host {record.host} {what}"
     return Outcome(exit_code, message, record.rank, record.tail)
+
+
+def _shortened(report: Report) -> str:
+    """Return the exception as the last line of its traceback has it, of bounded length."""
+    text = f"{report.error}: {report.message}" if report.message else report.error
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}..."
 
 
 def _called_abort(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:

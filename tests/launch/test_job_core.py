@@ -29,7 +29,7 @@ def test_a_job_that_ends_well_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        ("raise", 1, "failed first: exit code 1 (ValueError)"),
+        ("raise", 1, "failed first: exit code 1 (ValueError: boom)"),
         ("exit3", 3, "failed first: exit code 3"),
         ("kill", 137, "failed first: killed by SIGKILL"),
         ("exit0", 1, "exited early with code 0 while others waited: rank 1 has left the job while"),

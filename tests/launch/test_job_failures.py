@@ -13,7 +13,7 @@ HOST = socket.gethostname()
 END_S = 5.0  # the promise, from the failure on
 
 FAILURES = [
-    ("raise", 1, "exit code 1 (ValueError)", ["ValueError: boom"]),
+    ("raise", 1, "exit code 1 (ValueError: boom)", ["ValueError: boom"]),
     ("exit3", 3, "exit code 3", ["rank 1 works"]),
     ("exit_text", 1, "exit code 1", ["cannot go on"]),
     ("os_exit", 7, "exit code 7", ["rank 1 works"]),
@@ -45,7 +45,7 @@ def test_a_traceback_begins_in_the_program(tmp_path: Path) -> None:
 def test_ranks_that_fail_may_finish_their_words(tmp_path: Path, size: int) -> None:
     ended = launch(["-np", str(size), PROGRAM, "slow_words"], cwd=tmp_path)
     assert ended.code == 1
-    assert "exit code 1 (ValueError)" in ended.last_words
+    assert "exit code 1 (ValueError: boom)" in ended.last_words
     assert ended.last_words.endswith("    slow words\n")
 
 

@@ -80,10 +80,14 @@ def test_first_causes(records: list[RankRecord], rank: int, code: int, said: str
 
 def test_a_rank_that_had_said_so_counts_though_it_was_killed_before_it_could_leave() -> None:
     raised = Report("raised", "boom", "ValueError", (), 1, 1.0)
+    silent = replace(raised, message="")
+    assert decide([killed(0, 2, report=silent)], None).message.endswith("code 1 (ValueError)")
+    long = replace(raised, message="x" * 999)
+    assert len(decide([killed(0, 2, report=long)], None).message) < 300
     exited = Report("exited", code=3, time_s=1.0)
     outcome = decide([blaming(0, 1, 1.1, "aborted"), killed(1, 2, report=raised)], None)
     assert (outcome.rank, outcome.exit_code) == (1, 1)
-    assert "exit code 1 (ValueError)" in outcome.message
+    assert outcome.message.endswith("exit code 1 (ValueError: boom)")
     assert decide([killed(0, 2), killed(1, 2, report=exited)], None).exit_code == 3
 
 
