@@ -185,7 +185,7 @@ void Group::load(Program program) {
 
 const Program* Group::find(Collective collective, int32_t root, Variant variant) const {
   for (const Program& p : programs_) {
-    const Variant is = p.eager ? Variant::kEager : p.direct ? Variant::kDirect : Variant::kStaged;
+    const Variant is = p.eager ? Variant::kEager : Variant(int(p.addressing));
     if (p.collective == collective && is == variant && (!rooted(collective) || p.root == root))
       return &p;
   }
@@ -287,13 +287,18 @@ void Group::check_agreement(const Call& call) const {
   throw failure;
 }
 
-bool Group::all_in_arena(const Call& call) const {
+// By where everyone's buffers lie, which all ranks have posted.
+Variant Group::choose(const Call& call) const {
+  bool inputs = true;
   for (uint32_t r = 0; r < config_.size; ++r) {
     const CallDesc& desc = control_.ranks[r].post[seq_ & 1].desc;
-    if (desc.input == kPrivate && takes_input(call.collective, call.root, r)) return false;
-    if (desc.output == kPrivate && takes_output(call.collective, call.root, r)) return false;
+    if (desc.output == kPrivate && takes_output(call.collective, call.root, r))
+      return Variant::kStaged;
+    inputs &= desc.input != kPrivate || !takes_input(call.collective, call.root, r);
   }
-  return true;
+  if (inputs) return Variant::kDirect;
+  const bool can = find(call.collective, call.root, Variant::kOutputOnly) != nullptr;
+  return can ? Variant::kOutputOnly : Variant::kStaged;
 }
 
 void Group::run(const Call& call, const std::function<void()>& on_block, bool may_spin) {
@@ -322,9 +327,7 @@ void Group::run(const Call& call, const std::function<void()>& on_block, bool ma
   check_agreement(call);
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
   const Program* program = eager;
-  if (!program)
-    program = find(call.collective, call.root,
-                   all_in_arena(call) ? Variant::kDirect : Variant::kStaged);
+  if (!program) program = find(call.collective, call.root, choose(call));
   if (!program) throw std::logic_error("no program is loaded for this call");
   if (block_bytes > kSmallMove) on_block();
 

@@ -28,7 +28,7 @@ struct Call {
   double postscale = 1.0;
 };
 
-enum class Variant { kEager, kDirect, kStaged };
+enum class Variant { kDirect, kStaged, kOutputOnly, kEager };
 
 struct GroupConfig {
   uint32_t rank;
@@ -78,7 +78,7 @@ class Group {
   void enter(const Call& call, const std::function<void()>& on_block, bool may_spin);
   bool all_posted() const;
   void check_agreement(const Call& call) const;
-  bool all_in_arena(const Call& call) const;
+  Variant choose(const Call& call) const;
   std::string describe(const CallDesc& desc) const;
   std::string call_text(const Call& call) const;
 

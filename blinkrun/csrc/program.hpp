@@ -13,6 +13,7 @@
 namespace blinkrun {
 
 enum class Buffer : int32_t { kInput, kOutput, kScratch };
+enum class Addressing : int32_t { kDirect, kStaged, kOutputOnly };
 enum class StepKind : int32_t { kWait, kSignal, kReduce };
 
 struct Operand {
@@ -40,7 +41,7 @@ struct Channel {
 struct Program {
   Collective collective;
   int32_t root;
-  bool direct;
+  Addressing addressing;
   uint32_t shares, size, slots, slot_depth;
   bool eager, pipelined;
   uint32_t flags;
@@ -119,7 +120,8 @@ inline Program decode_program(const int32_t* words, size_t size) {
   if (in.next() != 1) throw std::invalid_argument("program is of another version of blinkrun");
   program.collective = Collective(in.next());
   program.root = in.next();
-  program.direct = in.next() == 0;
+  program.addressing = Addressing(in.next());
+  if (uint32_t(program.addressing) > 2) throw std::invalid_argument("program has an unknown addressing");
   program.shares = in.count();
   program.size = in.count();
   program.slots = in.count();

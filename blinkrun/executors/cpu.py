@@ -157,7 +157,10 @@ class CpuExecutor:
         """Lower the programs of `collective` and hand them to the core, if it has them not yet."""
         if self.group.covers(int(collective), root):
             return
-        for addressing in Addressing:
+        ways = [Addressing.DIRECT, Addressing.STAGED]
+        if collective is Collective.ALLREDUCE:  # gradients come from anywhere and stay in buckets
+            ways.append(Addressing.OUTPUT_ONLY)
+        for addressing in ways:
             program = lower(self.plan, collective, root=root, addressing=addressing)
             self.group.load(encode(program, self.rank))
         self.group.load(encode(lower(self.plan, collective, root=root, eager=True), self.rank))

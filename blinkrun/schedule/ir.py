@@ -45,6 +45,7 @@ class Addressing(IntEnum):
 
     DIRECT = 0  # everyone's: they lie in the arena
     STAGED = 1  # only its own: they are private memory; others are reached through SCRATCH
+    OUTPUT_ONLY = 2  # everyone's OUTPUT, but only its own INPUT: results lie in the arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,10 @@ def _check_operand(program: Program, rank: Rank, operand: Operand, where: str) -
         raise ProgramError(
             f"{where}: no {operand.buffer.name}[{operand.index}] at rank {operand.rank}"
         )
-    private = program.addressing is Addressing.STAGED and operand.buffer is not Buffer.SCRATCH
-    if private and operand.rank != rank:
+    private = {
+        Addressing.DIRECT: (),
+        Addressing.STAGED: (Buffer.INPUT, Buffer.OUTPUT),
+        Addressing.OUTPUT_ONLY: (Buffer.INPUT,),
+    }[program.addressing]
+    if operand.buffer in private and operand.rank != rank:
         raise ProgramError(f"{where}: touches private memory of rank {operand.rank}")

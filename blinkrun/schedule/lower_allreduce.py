@@ -12,19 +12,27 @@ def add_allreduce_tree(
     builder: Builder, tree: PlannedTree, part: Part, addressing: Addressing, block: int = 0
 ) -> None:
     """Add the channels that sum `part` over all ranks along `tree`; there is one block, 0."""
-    add = _add_direct if addressing is Addressing.DIRECT else _add_staged
-    add(builder, tree, part)
+    if addressing is Addressing.STAGED:
+        _add_staged(builder, tree, part)
+    else:
+        _add_direct(builder, tree, part, leaves_copy=addressing is Addressing.OUTPUT_ONLY)
 
 
-def _add_direct(builder: Builder, tree: PlannedTree, part: Part) -> None:
+def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy: bool) -> None:
     """Reduce upwards in the OUTPUTs of inner ranks; parents write the result to their children.
 
-    A leaf only waits until its parent has read its INPUT and written its OUTPUT. An inner rank is
-    done with its parent when the result has come, and nobody else touches its memory.
+    A leaf only waits until its parent has read its INPUT and written its OUTPUT, or, where nobody
+    else may read its INPUT, copies that to its OUTPUT first. An inner rank is done with its parent
+    when the result has come, and nobody else touches its memory.
     """
-    inner = [rank for rank in range(builder.size) if tree.children(rank) and rank != tree.root]
+    inner = [
+        rank
+        for rank in range(builder.size)
+        if rank != tree.root and (leaves_copy or tree.children(rank))
+    ]
     up = {rank: builder.flag(rank) for rank in inner}
-    down = {rank: builder.flag(rank) for rank in sorted([*inner, tree.root])}
+    inside = {rank for rank in range(builder.size) if tree.children(rank)}
+    down = {rank: builder.flag(rank) for rank in sorted(inside | {tree.root})}
     for rank in range(builder.size):
         children = tree.children(rank)
         outputs = tuple(Operand(child, Buffer.OUTPUT) for child in children)
@@ -41,6 +49,8 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part) -> None:
         parent = tree.parents[rank]
         result = waits([(parent, down[parent])])
         if not children:
+            copy = [Reduce((own,), srcs), Signal(up[rank])] if leaves_copy else []
+            builder.add(rank, Phase.PUT, tree.root, part, copy)
             builder.add(rank, Phase.LEAVE, tree.root, part, result)
             continue
         upward = [*ready, Reduce((own,), srcs), Signal(up[rank])]

@@ -92,7 +92,7 @@ class Builder:
             ranks,
             slots=slots,
             slot_depth=self.slot_depth if slots else 1,
-            pipelined=depth > 1 or (addressing is Addressing.STAGED and self.size > 1),
+            pipelined=depth > 1 or (addressing is not Addressing.DIRECT and self.size > 1),
             name="stars" if depth <= 1 else "trees",
         )
 

@@ -62,7 +62,7 @@ def add_reduce_tree(
     partial = {
         rank: builder.slot(rank)
         for rank in range(builder.size)
-        if rank != tree.root and (tree.children(rank) or addressing is Addressing.STAGED)
+        if rank != tree.root and (tree.children(rank) or addressing is not Addressing.DIRECT)
     }
     done = {
         rank: builder.flag(rank)

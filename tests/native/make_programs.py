@@ -44,7 +44,7 @@ def main():
                 if collective is Collective.BARRIER:
                     continue
                 for root in range(size) if collective.is_rooted else [0]:
-                    for eager, addressing in ((True, 0), (False, 0), (False, 1)):
+                    for eager, addressing in ((True, 0), (False, 0), (False, 1), (False, 2)):
                         program = lower(
                             planned,
                             collective,

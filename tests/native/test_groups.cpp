@@ -53,30 +53,37 @@ struct Host {
 
 int32_t value(uint64_t rank, uint64_t i) { return int32_t((i * 13 + rank * 101) % 1000); }
 
+enum class Place { kUser, kArena, kOutputInArena };
+
 struct Buffers {
+  Place place;
   int32_t* input;
   int32_t* output;
   std::vector<int32_t> own_input, own_output;
 };
 
-Buffers make_buffers(Group& group, bool arena, size_t in, size_t out) {
+Buffers make_buffers(Group& group, Place place, size_t in, size_t out) {
   Buffers b;
-  if (arena) {
+  b.place = place;
+  if (place == Place::kArena) {
     b.input = reinterpret_cast<int32_t*>(group.arena().data() + group.heap().allocate(in * 4));
-    b.output = reinterpret_cast<int32_t*>(group.arena().data() + group.heap().allocate(out * 4));
   } else {
     b.own_input.resize(in);
-    b.own_output.resize(out);
     b.input = b.own_input.data();
+  }
+  if (place != Place::kUser) {
+    b.output = reinterpret_cast<int32_t*>(group.arena().data() + group.heap().allocate(out * 4));
+  } else {
+    b.own_output.resize(out);
     b.output = b.own_output.data();
   }
   return b;
 }
 
 void free_buffers(Group& group, Buffers& b) {
-  if (!b.own_input.empty() || !b.own_output.empty()) return;
-  group.heap().release(size_t((char*)b.input - group.arena().data()));
-  group.heap().release(size_t((char*)b.output - group.arena().data()));
+  char* base = group.arena().data();
+  if (b.place == Place::kArena) group.heap().release(size_t((char*)b.input - base));
+  if (b.place != Place::kUser) group.heap().release(size_t((char*)b.output - base));
 }
 
 int32_t sum_of(uint64_t size, uint64_t i) {
@@ -106,19 +113,19 @@ void check_result(Group& group, Collective c, int32_t root, const int32_t* out, 
   }
 }
 
-void call_once(Group& group, Collective c, int32_t root, bool arena, uint64_t count) {
+void call_once(Group& group, Collective c, int32_t root, Place place, uint64_t count) {
   const uint64_t n = group.size();
   const bool splits = c == Collective::kReducescatter || c == Collective::kAlltoall;
   const bool joins = c == Collective::kAllgather || c == Collective::kAlltoall;
   const uint64_t in = count * (splits ? n : 1), out = count * (joins ? n : 1);
-  Buffers b = make_buffers(group, arena, in, out);
+  Buffers b = make_buffers(group, place, in, out);
   for (uint64_t i = 0; i < in; ++i) b.input[i] = value(group.rank(), i);
   for (uint64_t i = 0; i < out; ++i) b.output[i] = -1;
   Call call{c, DType::kInt32, Op::kSum, root, b.input, b.output, count, 1.0, 1.0};
   group.run(call, [] {}, true);
   context() = "collective " + std::to_string(int(c)) + " root " + std::to_string(root) + " rank " +
               std::to_string(group.rank()) + " of " + std::to_string(n) + " count " +
-              std::to_string(count) + (arena ? " arena" : " user");
+              std::to_string(count) + " place " + std::to_string(int(place));
   check_result(group, c, root, b.output, count);
   Call barrier{};  // the buffers go back only when no peer reads them: a call has ended by then
   barrier.collective = Collective::kBarrier;
@@ -151,9 +158,9 @@ void test_programs(const char* path) {
     }
     host.run([&](Group& group) {
       for (auto [collective, root] : calls)
-        for (bool arena : {false, true})
+        for (Place place : {Place::kUser, Place::kArena, Place::kOutputInArena})
           for (uint64_t count : {0, 1, 7, 63, 65, 1009, 40'009})
-            call_once(group, collective, root, arena, count);
+            call_once(group, collective, root, place, count);
     });
   }
 }

@@ -32,17 +32,23 @@ def inputs_of(collective, size, count, dtype, seed):
     return [each.astype(numpy_dtype(dtype)) for each in drawn]
 
 
-def native(plan, collective, inputs, op, *, root, arena, in_place=False):
+ADDRESSING = {
+    "user": Addressing.STAGED,
+    "arena": Addressing.DIRECT,
+    "output in arena": Addressing.OUTPUT_ONLY,
+}
+
+
+def native(plan, collective, inputs, op, *, root, place, in_place=False):
     """Return every rank's result (None where it takes none) through the communicator."""
 
     def body(comm):
         x = inputs[comm.rank]
-        if arena:
-            mine = comm.empty(x.shape, x.dtype)
-            mine[:] = x
-        else:
-            mine = x.copy()
+        mine = comm.empty(x.shape, x.dtype) if place == "arena" else np.empty_like(x)
+        mine[:] = x
         out = {"out": mine} if in_place else {}
+        if place == "output in arena":
+            out = {"out": comm.empty(x.shape, x.dtype)}
         if collective is Collective.ALLREDUCE:
             return comm.allreduce(mine, op, **out)
         if collective is Collective.BROADCAST:
@@ -59,20 +65,19 @@ def native(plan, collective, inputs, op, *, root, arena, in_place=False):
     return [None if each is None else np.array(each) for each in results]
 
 
-def expected(plan, collective, inputs, op, *, root, arena, count):
+def expected(plan, collective, inputs, op, *, root, place, count):
     itemsize = inputs[0].itemsize
     eager = count * itemsize <= EAGER
-    addressing = Addressing.DIRECT if arena else Addressing.STAGED
-    program = lower(plan, collective, root=root, addressing=addressing, eager=eager)
+    program = lower(plan, collective, root=root, addressing=ADDRESSING[place], eager=eager)
     verify(program)
     call = reference.Call(op=op, chunk_elements=max(CHUNK // itemsize, 1))
     return reference.run(program, inputs, call)
 
 
-def check(plan, collective, dtype, op, *, count, root, arena, in_place=False, seed=0):
+def check(plan, collective, dtype, op, *, count, root, place, in_place=False, seed=0):
     inputs = inputs_of(collective, plan.size, count, dtype, seed)
-    got = native(plan, collective, inputs, op, root=root, arena=arena, in_place=in_place)
-    want = expected(plan, collective, inputs, op, root=root, arena=arena, count=count)
+    got = native(plan, collective, inputs, op, root=root, place=place, in_place=in_place)
+    want = expected(plan, collective, inputs, op, root=root, place=place, count=count)
     for rank in range(plan.size):
         if collective is Collective.REDUCE and rank != root:
             assert got[rank] is None
@@ -95,6 +100,7 @@ def test_any_plan_any_call(plan, collective, dtype, op, count, data):
         op = Op.MAX
     root = data.draw(st.integers(0, plan.size - 1)) if collective.is_rooted else 0
     in_place = data.draw(st.booleans()) and collective is not Collective.REDUCE
+    places = list(ADDRESSING) if collective is Collective.ALLREDUCE else ["user", "arena"]
     check(
         plan,
         collective,
@@ -102,23 +108,22 @@ def test_any_plan_any_call(plan, collective, dtype, op, count, data):
         op,
         count=count,
         root=root,
-        arena=data.draw(st.booleans()),
+        place=data.draw(st.sampled_from(places)),
         in_place=in_place,
         seed=data.draw(st.integers(0, 99)),
     )
 
 
 @pytest.mark.parametrize("gpus", [(0, 1, 4), (1, 4, 5, 7), (0, 1, 2, 3, 4, 5, 6, 7)])
-@pytest.mark.parametrize("arena", [True, False])
-def test_planned_topology_to_bytes(gpus, arena):
+@pytest.mark.parametrize("place", list(ADDRESSING))
+def test_planned_topology_to_bytes(gpus, place):
     """DGX-1V's links, planned, lowered, verified with its links only, run by the native core."""
     topology = induce(machine("dgx-1v"), gpus)
     plan = make_plan(topology)
     links = {(link.src, link.dst) for link in topology.links}
     links |= {(dst, src) for src, dst in links}
-    addressing = Addressing.DIRECT if arena else Addressing.STAGED
-    verify(lower(plan, Collective.ALLREDUCE, addressing=addressing), links=links)
-    check(plan, Collective.ALLREDUCE, DType.INT64, Op.SUM, count=3001, root=0, arena=arena)
+    verify(lower(plan, Collective.ALLREDUCE, addressing=ADDRESSING[place]), links=links)
+    check(plan, Collective.ALLREDUCE, DType.INT64, Op.SUM, count=3001, root=0, place=place)
 
 
 @pytest.mark.parametrize("make", [star_plan, chain_plan])
@@ -191,4 +196,4 @@ def test_uneven_shares_cover_everything():
     )
     uneven = Plan(3, lopsided, plan.broadcast, plan.reduce, "uneven")
     for count in COUNTS:
-        check(uneven, Collective.ALLREDUCE, DType.INT32, Op.SUM, count=count, root=0, arena=True)
+        check(uneven, Collective.ALLREDUCE, DType.INT32, Op.SUM, count=count, root=0, place="arena")
