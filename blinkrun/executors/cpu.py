@@ -52,11 +52,17 @@ class Tuning:
     eager_bytes: int
 
 
-def tuning(local_size: int, cores: int) -> Tuning:
-    """Return the tuning for `local_size` ranks on `cores` cores."""
+def tuning(local_size: int, cores: int, *, one_session: bool = True) -> Tuning:
+    """Return the tuning for `local_size` ranks on `cores` cores.
+
+    Linux groups processes by session for scheduling (autogroup), and yielding gives way only
+    inside a group. Ranks that share cores but no session (MPICH makes one for each) would yield to
+    nobody until their time slice ends: they sleep at once.
+    """
+    chunk_bytes, eager_bytes = 64 << 10, 2 << 10
     if local_size <= cores:
-        return Tuning(spins=2000, yield_s=1e-3, chunk_bytes=64 << 10, eager_bytes=2 << 10)
-    return Tuning(spins=0, yield_s=5e-4, chunk_bytes=64 << 10, eager_bytes=2 << 10)
+        return Tuning(2000, 1e-3, chunk_bytes, eager_bytes)
+    return Tuning(0, 5e-4 if one_session else 0.0, chunk_bytes, eager_bytes)
 
 
 def usable_cores(affinity: Set[int]) -> int:
@@ -129,7 +135,8 @@ class CpuExecutor:
             arena_bytes=arena_bytes,
             timeout_s=JOIN_TIMEOUT_S,
         )
-        choice = tuning(self.size, cores)
+        sessions = set(control.allgather(os.getsid(0)))
+        choice = tuning(self.size, cores, one_session=len(sessions) == 1)
         try:
             self.group = native.Group(
                 rank=self.rank,
