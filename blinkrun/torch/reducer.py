@@ -20,10 +20,6 @@ from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.ops import DTYPES
 from blinkrun.types import Op
 
-# From this size on copying a gradient costs more than waiting for the others once more: two ranks
-# on two cores took 3.7 ms to copy and reduce 25 MB, 2.5 ms to reduce it from where it was.
-DIRECT_BYTES = 4 << 20
-
 _owners: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
 
 
@@ -45,6 +41,8 @@ class Reducer:
         Backward passes that make a gradient ready.
     bucket_bytes : int
         Largest bucket.
+    direct_bytes : int or None
+        Gradients of this size or larger are not copied; None copies all.
     overlap : bool
         Whether a helper thread reduces a bucket while backward goes on; otherwise all buckets are
         reduced in `finish`.
@@ -58,12 +56,13 @@ class Reducer:
         op: Op,
         passes: int,
         bucket_bytes: int,
+        direct_bytes: int | None,
         overlap: bool,
     ) -> None:
         self._world = world
         self._op = op
         self._bucket_bytes = bucket_bytes
-        self._direct_bytes = DIRECT_BYTES
+        self._direct_bytes = direct_bytes
         self._overlap = overlap
         self._names = [name for name, _ in named]
         self._params = [param for _, param in named]

@@ -17,6 +17,7 @@ from blinkrun.torch.reducer import Reducer, grad_strides, has_owner
 from blinkrun.types import Op
 
 DEFAULT_BUCKET_BYTES = 25 << 20
+DIRECT_BYTES = 4 << 20
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -39,10 +40,12 @@ class Settings:
         self.world = world
         self.op = op
         self.passes = _at_least_one("backward_passes_per_step", passes)
+        self.overlap = choose(world, overlap)
         if bucket_bytes is None:
             bucket_bytes = env.size_bytes(env.BUCKET, DEFAULT_BUCKET_BYTES)
-        self.bucket_bytes = _at_least_one("bucket_bytes", bucket_bytes)
-        self.overlap = choose(world, overlap)
+        sizes = _at_least_one("bucket_bytes", bucket_bytes), choose_direct_bytes(world)
+        # The environment and the cores may differ between hosts; rank 0's count.
+        self.bucket_bytes, self.direct_bytes = world.broadcast_object(sizes, root=0)
         self.names = names
 
     def reducer_for(self, optimizer: Any) -> Reducer:
@@ -59,6 +62,7 @@ class Settings:
             op=self.op,
             passes=self.passes,
             bucket_bytes=self.bucket_bytes,
+            direct_bytes=self.direct_bytes,
             overlap=self.overlap.on,
         )
         self._say(reducer)
@@ -154,6 +158,16 @@ def choose(world: Any, wanted: str | None) -> Overlap:
         cross_size=world.cross_size,
         threads=torch.get_num_threads(),
     )
+
+
+def choose_direct_bytes(world: Any) -> int | None:
+    """Return the size from which gradients are not copied; None copies all.
+
+    Two ranks on two cores took 3.8 ms to copy 25 MB and reduce them in the arena, 2.7 ms to reduce
+    them from where they were. But that way ranks wait for each other at every chunk: where they
+    share cores, the copy is no slower.
+    """
+    return DIRECT_BYTES if world.local_size <= world.cores else None
 
 
 def _at_least_one(name: str, value: int) -> int:

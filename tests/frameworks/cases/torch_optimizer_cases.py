@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import blinkrun.torch as blink
-from blinkrun.torch import reducer
+from blinkrun.torch import settings
 
 CASES = (
     "trains_like_one_process",
@@ -137,11 +137,11 @@ def trains_like_one_process_in_small_buckets_with_overlap():
 @contextmanager
 def uncopied(limit_bytes):
     """Reduce gradients of `limit_bytes` and more where backward has put them."""
-    before, reducer.DIRECT_BYTES = reducer.DIRECT_BYTES, limit_bytes
+    before, settings.choose_direct_bytes = settings.choose_direct_bytes, lambda world: limit_bytes
     try:
         yield
     finally:
-        reducer.DIRECT_BYTES = before
+        settings.choose_direct_bytes = before
 
 
 def trains_like_one_process_without_copying_gradients():

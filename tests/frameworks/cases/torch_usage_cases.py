@@ -158,11 +158,16 @@ def add_param_group_that_fails():
 
 
 def environment():
-    """What the environment says, with the optimizer's arguments left out."""
+    """What the environment says with the arguments left out; of buckets, that of rank 0."""
     model = mlp()
-    os.environ.update(BLINKRUN_BUCKET_BYTES="300", BLINKRUN_OVERLAP="off")
+    os.environ.update(
+        BLINKRUN_BUCKET_BYTES="300" if blink.rank() == 0 else "1M", BLINKRUN_OVERLAP="off"
+    )
     try:
-        layout = wrap(sgd(model), model)._blinkrun.reducer.layout
+        ours = wrap(sgd(model), model)
+        layout = ours._blinkrun.reducer.layout
+        loss_of(model, *map(mine, batch(0))).backward()
+        ours.step()
         os.environ["BLINKRUN_OVERLAP"] = "sometimes"
         return [len(layout.buckets), wrapped(lambda model: None)]
     finally:
