@@ -27,7 +27,7 @@ def resolve(
     """Return the program that `argv` means, checked to exist.
 
     ``name args`` of a command, ``file.py args``, ``-m module args``, ``python [flags] file.py
-    args`` (or ``-m``, ``-c``), or any executable. A command goes before a file of its name;
+    args`` (or ``-m``, ``-c``; without a path this Python), or any executable. A command goes before a file of its name;
     ``./name`` is always the file.
 
     Raises
@@ -48,10 +48,21 @@ def resolve(
     if first.endswith(".py"):
         _check_script(first)
         return _python([sys.executable], list(argv))
+    if _is_own_python(first):
+        return _interpreted(sys.executable, rest)
     _check_executable(first, commands, path)
     if _INTERPRETER.fullmatch(os.path.basename(first)):
         return _interpreted(first, rest)
     return Program(Form.EXECUTABLE, tuple(argv))
+
+
+def _is_own_python(name: str) -> bool:
+    """Whether `name`, without a folder, means the Python that blinkrun is installed in.
+
+    The ranks need blinkrun, so the ``python`` of a shell in which the environment is not activated
+    is never what was meant. A path is taken as it is.
+    """
+    return name in ("python", "python3", f"python3.{sys.version_info.minor}")
 
 
 def _python(interpreter: Sequence[str], argv: Sequence[str]) -> Program:

@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "bin").mkdir()
-    for name in ("bin/python", "bin/python3.11", "bin/tool", "local", "bench"):
+    for name in ("bin/python", "bin/python3.99", "bin/tool", "local", "bench"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     (tmp_path / "train.py").touch()
@@ -37,9 +37,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("train.py --lr 1", [sys.executable, RUNNER, "train.py", "--lr", "1"]),
         ("-m json.tool a", [sys.executable, RUNNER, "-m", "json.tool", "a"]),
         ("bench --sizes 4", [sys.executable, RUNNER, "-m", "package.bench", "--sizes", "4"]),
-        ("python train.py a", ["python", RUNNER, "train.py", "a"]),
-        ("python -u -W error train.py", ["python", "-u", "-W", "error", RUNNER, "train.py"]),
-        ("python3.11 -m mod -v", ["python3.11", RUNNER, "-m", "mod", "-v"]),
+        ("python train.py a", [sys.executable, RUNNER, "train.py", "a"]),
+        ("python -u -W error train.py", [sys.executable, "-u", "-W", "error", RUNNER, "train.py"]),
+        ("python3 -m mod -v", [sys.executable, RUNNER, "-m", "mod", "-v"]),
+        ("python3.99 -m mod -v", ["python3.99", RUNNER, "-m", "mod", "-v"]),
         ("bin/python -c code a", ["bin/python", RUNNER, "-c", "code", "a"]),
     ],
 )
@@ -66,7 +67,9 @@ def test_python_programs_run_by_the_runner(words: str, command: list[str]) -> No
 @pytest.mark.usefixtures("here")
 def test_everything_else_is_executed_as_it_is(words: str) -> None:
     program = resolve(words.split(), COMMANDS)
-    assert (program.form, list(program.argv)) == (Form.EXECUTABLE, words.split())
+    # Without a path, python is the one that blinkrun is installed in, whatever PATH says.
+    command = [sys.executable if word == "python" else word for word in words.split()]
+    assert (program.form, list(program.argv)) == (Form.EXECUTABLE, command)
 
 
 @pytest.mark.parametrize(
