@@ -27,8 +27,8 @@ def resolve(
     """Return the program that `argv` means, checked to exist.
 
     ``name args`` of a command, ``file.py args``, ``-m module args``, ``python [flags] file.py
-    args`` (or ``-m``, ``-c``; without a path this Python), or any executable. A command goes before a file of its name;
-    ``./name`` is always the file.
+    args`` (or ``-m``, ``-c``; without a path this Python), or any executable. A command goes before
+    a file of its name; ``./name`` is always the file.
 
     Raises
     ------
