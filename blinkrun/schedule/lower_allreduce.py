@@ -49,8 +49,9 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
         parent = tree.parents[rank]
         result = waits([(parent, down[parent])])
         if not children:
-            copy = [Reduce((own,), srcs), Signal(up[rank])] if leaves_copy else []
-            builder.add(rank, Phase.PUT, tree.root, part, copy)
+            if leaves_copy:
+                copy = [Reduce((own,), srcs), Signal(up[rank])]
+                builder.add(rank, Phase.PUT, tree.root, part, copy)
             builder.add(rank, Phase.LEAVE, tree.root, part, result)
             continue
         upward = [*ready, Reduce((own,), srcs), Signal(up[rank])]
