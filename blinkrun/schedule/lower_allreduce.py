@@ -50,8 +50,8 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
         result = waits([(parent, down[parent])])
         if not children:
             if leaves_copy:
-                copy = [Reduce((own,), srcs), Signal(up[rank])]
-                builder.add(rank, Phase.PUT, tree.root, part, copy)
+                copy = Reduce((own,), srcs)
+                builder.add(rank, Phase.PUT, tree.root, part, [copy, Signal(up[rank])])
             builder.add(rank, Phase.LEAVE, tree.root, part, result)
             continue
         upward = [*ready, Reduce((own,), srcs), Signal(up[rank])]
