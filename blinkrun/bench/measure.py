@@ -19,7 +19,7 @@ from blinkrun.bench.libraries import Call, Control, Library
 from blinkrun.bench.work import Buffers, Work, count_wrong, fill
 
 BLOCK_S = 0.02  # long against a time slice, short against what disturbs a machine
-MAX_CALLS = 1000
+MAX_CALLS = 10_000
 
 Clock = Callable[[], float]
 

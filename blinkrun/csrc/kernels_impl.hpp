@@ -293,23 +293,6 @@ template <class A> void divide_block(A* acc, size_t n, int64_t divisor) {
   }
 }
 
-// Copy a block to a destination that no source has brought into the cache. The string move writes
-// whole lines without reading them first, which for results beyond the cache saves a third of the
-// memory traffic.
-inline void copy_cold(void* d, const void* s, size_t bytes) {
-#if defined(__x86_64__)
-  asm volatile("rep movsb" : "+D"(d), "+S"(s), "+c"(bytes) : : "memory");
-#else
-  memcpy(d, s, bytes);
-#endif
-}
-
-inline bool is_source(const ReduceArgs& a, const void* p) {
-  for (size_t i = 0; i < a.num_srcs; ++i)
-    if (a.srcs[i] == p) return true;
-  return false;
-}
-
 // ---- whole reductions -------------------------------------------------------------------------
 
 template <class E, class O> void reduce_blocks(const ReduceArgs& a) {
@@ -340,31 +323,23 @@ template <class E, class O> void reduce_blocks(const ReduceArgs& a) {
   }
 }
 
-// Two sources, no prescale: one pass. kMul: the result is multiplied by a float factor. It is made
-// in a destination that is a source as well, if there is one, since that is in the cache.
+// Two sources, no prescale: one pass. kMul: the result is multiplied by a float factor.
 template <class E, class O, bool kMul> void reduce_two(const ReduceArgs& a, double factor) {
   using S = typename E::S;
   using A = typename E::A;
   const A m = A(factor);
-  size_t first = 0;
-  while (first < a.num_dsts && !is_source(a, a.dsts[first])) ++first;
-  first = first == a.num_dsts ? 0 : first;
   for (size_t b = 0; b < a.count; b += kBlock) {
     const size_t n = std::min(kBlock, a.count - b);
     const S* x = (const S*)a.srcs[0] + b;
     const S* y = (const S*)a.srcs[1] + b;
-    S* d = (S*)a.dsts[first] + b;
+    S* d = (S*)a.dsts[0] + b;
 #pragma GCC ivdep
     for (size_t i = 0; i < n; ++i) {
       A v = O::apply(x[i], y[i]);
       if constexpr (kMul) v = v * m;
       d[i] = v;
     }
-    for (size_t e = 0; e < a.num_dsts; ++e) {
-      if (e == first) continue;
-      if (is_source(a, a.dsts[e])) memcpy((S*)a.dsts[e] + b, d, n * sizeof(S));
-      else copy_cold((S*)a.dsts[e] + b, d, n * sizeof(S));
-    }
+    for (size_t e = 1; e < a.num_dsts; ++e) memcpy((S*)a.dsts[e] + b, d, n * sizeof(S));
   }
 }
 
