@@ -174,12 +174,8 @@ class Communicator:
         """
         if out is None:
             out = self._like(array)
-        if prescale == 1.0 and postscale == 1.0:
-            try:
-                if self._fast(0, array, out, op, 0):
-                    return out
-            except native.Failure as failure:
-                self.fail(failure)
+        if prescale == postscale == 1.0 and self._run_arrays(0, array, out, op):
+            return out
         request = self._request(
             Collective.ALLREDUCE, array, out, op=op, scales=(prescale, postscale)
         )
@@ -190,7 +186,8 @@ class Communicator:
         """Return `root`'s `array` on every rank; other ranks' arrays give shape and dtype only."""
         if out is None:
             out = self._like(array)
-        self._run(self._request(Collective.BROADCAST, array, out, root=root))
+        if not self._run_arrays(1, array, out, 0, root):
+            self._run(self._request(Collective.BROADCAST, array, out, root=root))
         return out
 
     def reduce(
@@ -206,6 +203,8 @@ class Communicator:
         """Return the reduction at `root` and None elsewhere; `out` counts at the root only."""
         out = self._reduce_out(array, root, out)
         scales = (prescale, postscale)
+        if scales == (1.0, 1.0) and self._run_arrays(2, array, out, op, root):
+            return out
         self._run(self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales))
         return out
 
@@ -216,7 +215,8 @@ class Communicator:
         """
         if out is None:
             out = self._like(array, rows=self.size, per=1)
-        self._run(self._request(Collective.ALLGATHER, array, out))
+        if not self._run_arrays(3, array, out):
+            self._run(self._request(Collective.ALLGATHER, array, out))
         return out
 
     def reducescatter(
@@ -235,6 +235,8 @@ class Communicator:
         if out is None:
             out = self._like(array, rows=1, per=self.size)
         scales = (prescale, postscale)
+        if scales == (1.0, 1.0) and self._run_arrays(4, array, out, op):
+            return out
         self._run(self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales))
         return out
 
@@ -242,7 +244,8 @@ class Communicator:
         """Send slice i of `array` (along the first axis) to rank i; return what came, by rank."""
         if out is None:
             out = self._like(array, rows=1, per=1)
-        self._run(self._request(Collective.ALLTOALL, array, out))
+        if not self._run_arrays(6, array, out):
+            self._run(self._request(Collective.ALLTOALL, array, out))
         return out
 
     def barrier(self) -> None:
@@ -341,6 +344,18 @@ class Communicator:
         """Raise our exception for a failure of the core."""
         timeout_s = self._executor.timeout_s if self._executor else 0.0
         raise native.translate(failure, timeout_s) from None
+
+    def _run_arrays(
+        self, collective: int, array: Any, out: Any, op: int = 0, root: Rank = 0
+    ) -> bool:
+        """Run a call on plain numpy arrays the short way; False if it needs the long one.
+
+        `collective` is a `Collective` as a number: looking up the member costs as much as a call.
+        """
+        try:
+            return self._fast(collective, array, out, op, root)
+        except native.Failure as failure:
+            self.fail(failure)
 
     def _run(self, request: Request) -> None:
         try:

@@ -122,14 +122,22 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   auto* handle = static_cast<Handle*>(PyCapsule_GetPointer(self, nullptr));
   if (!handle || nargs != 5) Py_RETURN_FALSE;
   ArrayView in{}, out{};
-  if (!view_array(args[1], in) || !view_array(args[2], out)) Py_RETURN_FALSE;
-  if (in.dtype != out.dtype || !(out.flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
-    Py_RETURN_FALSE;
+  if (!view_array(args[1], in)) Py_RETURN_FALSE;
   Call call{};
   const long collective = PyLong_AsLong(args[0]), op = PyLong_AsLong(args[3]);
   const long root = PyLong_AsLong(args[4]);
   if (PyErr_Occurred()) {
     PyErr_Clear();
+    Py_RETURN_FALSE;
+  }
+  const bool takes_none = args[2] == Py_None;  // a reduce at another rank than its root
+  if (takes_none) {
+    if (collective != long(Collective::kReduce) || root == long(handle->group->rank()))
+      Py_RETURN_FALSE;
+    out = in;
+    out.data = nullptr;
+  } else if (!view_array(args[2], out) || in.dtype != out.dtype ||
+             !(out.flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_)) {
     Py_RETURN_FALSE;
   }
   if (op < 0 || op >= long(Op::kCount)) Py_RETURN_FALSE;
@@ -145,7 +153,7 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     Py_RETURN_FALSE;
   const bool average_bool = call.op == Op::kAverage && call.dtype == DType::kBool;
   if (average_bool || call.root < 0 || uint64_t(call.root) >= size) Py_RETURN_FALSE;
-  if (in.data != out.data && overlaps(in, out, itemsize(call.dtype))) Py_RETURN_FALSE;
+  if (!takes_none && in.data != out.data && overlaps(in, out, itemsize(call.dtype))) Py_RETURN_FALSE;
   if (in.data == out.data && (alltoall || in.elements != out.elements)) Py_RETURN_FALSE;
   call.count = in.elements / in_blocks;
   call.input = in.data;
