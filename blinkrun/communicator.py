@@ -7,19 +7,21 @@ get a `MismatchError` that says what each one called, before anything has moved.
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from blinkrun.buffers import View, is_torch, numpy_dtype, view
+from blinkrun.buffers import is_torch, numpy_dtype, view
+from blinkrun.calls import barrier_request, check_root, make_request
 from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
-from blinkrun.errors import InvalidBufferError, NotInitializedError, UsageError
+from blinkrun.errors import InvalidBufferError, NotInitializedError
 from blinkrun.executors import native
 from blinkrun.executors.cpu import CpuExecutor, Request
 from blinkrun.planner.plan import Plan
-from blinkrun.types import Collective, DType, Op, Rank
+from blinkrun.types import Collective, Op, Rank
 
 
 class Handle:
@@ -28,11 +30,10 @@ class Handle:
     The buffers must not be touched until `wait` has returned.
     """
 
-    def __init__(self, communicator: Communicator, job: Any, result: Any, keep: Any) -> None:
+    def __init__(self, communicator: Communicator, job: Any, result: Any) -> None:
         self._communicator = communicator
         self._job = job
         self._result = result
-        self._keep = keep  # the memory, alive until the job is through
 
     def done(self) -> bool:
         """Whether the collective is through, with or without success; does not block."""
@@ -44,7 +45,6 @@ class Handle:
             self._job.wait()
         except native.Failure as failure:
             self._communicator.fail(failure)
-        self._keep = None
         return self._result
 
 
@@ -70,6 +70,8 @@ class Communicator:
         self._executor: CpuExecutor | None = executor
         self._fast = executor.fast
         self._cores = cores
+        # Jobs and the memory that they work on: a handle may be dropped before its job is through.
+        self._in_flight: deque[tuple[Any, Request]] = deque()
 
     # ---- who -----------------------------------------------------------------------------------
 
@@ -250,7 +252,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self._run(self._barrier_request())
+        self._run(barrier_request())
 
     def allreduce_async(
         self,
@@ -315,13 +317,13 @@ class Communicator:
 
     def barrier_async(self) -> Handle:
         """Start `barrier` on the helper thread."""
-        return self._submit(self._barrier_request(), None)
+        return self._submit(barrier_request(), None)
 
     # ---- objects -------------------------------------------------------------------------------
 
     def broadcast_object(self, item: Any, root: Rank = 0) -> Any:
         """Return `root`'s `item`, pickled through MPI; for small things."""
-        self._check_root(root)
+        check_root(root, self.size)
         self.barrier()  # with its deadline and checks: MPI alone would wait for ever
         return self._control.broadcast(item, root)
 
@@ -339,6 +341,7 @@ class Communicator:
         if executor is not None:
             executor.group.close()
             executor.group.leave()
+            self._in_flight.clear()
 
     def fail(self, failure: Exception) -> NoReturn:
         """Raise our exception for a failure of the core."""
@@ -364,10 +367,11 @@ class Communicator:
             self.fail(failure)
 
     def _submit(self, request: Request, out: Any) -> Handle:
-        return Handle(self, self.executor.submit(request), out, request)
-
-    def _barrier_request(self) -> Request:
-        return Request(Collective.BARRIER, DType.UINT8, Op.SUM, 0, 0, 0, 0, 1.0, 1.0)
+        job = self.executor.submit(request)
+        while self._in_flight and self._in_flight[0][0].done():
+            self._in_flight.popleft()
+        self._in_flight.append((job, request))
+        return Handle(self, job, out)
 
     def _reduce_out(self, array: Any, root: Rank, out: Any) -> Any:
         if root != self.rank:
@@ -385,49 +389,9 @@ class Communicator:
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Request:
         """Return the checked call; `out` is None where this rank takes no result."""
-        name = collective.label
-        self._check_root(root)
-        given = view(array, f"{name}: array")
-        taken = None if out is None else view(out, f"{name}: out")
-        op = _check_op(name, op, given.dtype, scales)
-        count = self._check_counts(collective, given, taken)
-        if taken is not None:
-            _check_output(name, given, taken)
-            if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
-                given = view(_copy(array), name)
-        return Request(
-            collective,
-            given.dtype,
-            op,
-            root,
-            given.pointer,
-            0 if taken is None else taken.pointer,
-            count,
-            float(scales[0]),
-            float(scales[1]),
-            keep=(given.owner, out),
+        return make_request(
+            collective, array, out, size=self.size, op=op, root=root, scales=scales
         )
-
-    def _check_root(self, root: Rank) -> None:
-        if not 0 <= root < self.size:
-            raise UsageError(f"root {root} is none of the ranks 0 to {self.size - 1}")
-
-    def _check_counts(self, collective: Collective, given: View, taken: View | None) -> int:
-        """Return the elements of a block, or raise if the buffers do not fit together."""
-        divided = collective in (Collective.REDUCESCATTER, Collective.ALLTOALL)
-        if divided and given.count % self.size:
-            raise InvalidBufferError(
-                f"{collective.label}: array has {given.count} elements, no multiple of the"
-                f" {self.size} ranks"
-            )
-        count = given.count // self.size if divided else given.count
-        gathered = collective in (Collective.ALLGATHER, Collective.ALLTOALL)
-        expected = count * self.size if gathered else count
-        if taken is not None and taken.count != expected:
-            raise InvalidBufferError(
-                f"{collective.label}: out has {taken.count} elements, needs {expected}"
-            )
-        return count
 
     def _like(self, array: Any, rows: int = 1, per: int = 1) -> Any:
         """Return a new array like `array` with its first axis times `rows`, divided by `per`."""
@@ -451,37 +415,3 @@ class Communicator:
 
 def _closed(*_: Any) -> bool:
     raise NotInitializedError("a collective")
-
-
-def _copy(array: Any) -> Any:
-    return array.clone() if is_torch(array) else np.array(array, copy=True)
-
-
-def _check_op(name: str, op: Op, dtype: DType, scales: tuple[float, float]) -> Op:
-    try:
-        op = Op(op)
-    except ValueError:
-        raise UsageError(
-            f"{name}: {op!r} is no operation; use blinkrun.Sum, Average, Min, …"
-        ) from None
-    if dtype is DType.BOOL and (op is Op.AVERAGE or scales != (1.0, 1.0)):
-        raise InvalidBufferError(f"{name}: bool has no averages or scales; convert it to a number")
-    return op
-
-
-def _check_output(name: str, given: View, taken: View) -> None:
-    if not taken.writable:
-        raise InvalidBufferError(f"{name}: out is read-only")
-    if taken.dtype is not given.dtype:
-        raise InvalidBufferError(
-            f"{name}: array is {given.dtype.label}, out is {taken.dtype.label}; they must agree"
-        )
-    small, large = sorted((given, taken), key=lambda v: v.nbytes)
-    apart = small.pointer >= large.pointer + large.nbytes or (
-        large.pointer >= small.pointer + small.nbytes
-    )
-    if apart or small.nbytes == 0:
-        return
-    offset = small.pointer - large.pointer
-    if offset < 0 or offset % small.nbytes or offset + small.nbytes > large.nbytes:
-        raise InvalidBufferError(f"{name}: array and out overlap without being the same memory")

@@ -8,10 +8,17 @@ import torch_ops_cases
 import torch_optimizer_cases
 import torch_state_cases
 import torch_usage_cases
+import torch_variants_cases
 
 import blinkrun.torch as blink
 
-MODULES = (torch_ops_cases, torch_state_cases, torch_optimizer_cases, torch_usage_cases)
+MODULES = (
+    torch_ops_cases,
+    torch_state_cases,
+    torch_optimizer_cases,
+    torch_variants_cases,
+    torch_usage_cases,
+)
 
 
 def run_all():

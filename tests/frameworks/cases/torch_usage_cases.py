@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 from torch_ops_cases import refused
-from torch_optimizer_cases import batch, loss_of, mine, mlp, wrap
+from torch_pairs import batch, loss_of, mine, mlp, wrap
 
 import blinkrun.torch as blink
 

@@ -237,3 +237,18 @@ def test_describe_says_ranks_and_trees():
     text = on_ranks(lambda comm: comm.describe(), size=2)[0]
     assert text.startswith("2 ranks on 1 host")
     assert "one-hop" in text
+
+
+def test_a_dropped_handle_does_not_drop_the_memory():
+    """The helper thread still writes when nobody holds handle, input or output any more."""
+
+    def body(comm):
+        for step in range(40):
+            comm.allreduce_async(np.full(20_000, float(step)))
+        total = comm.allreduce(np.ones(3))
+        assert len(comm._in_flight) <= 40
+        comm.allreduce_async(np.ones(1)).wait()
+        comm.allreduce_async(np.ones(1)).wait()
+        return float(total[0]), len(comm._in_flight) <= 2
+
+    assert on_ranks(body) == [(3.0, True)] * SIZE

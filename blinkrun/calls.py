@@ -1,0 +1,116 @@
+"""From the arguments of a collective to a request for the executor, checked before anything moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blinkrun.buffers import View, is_torch, view
+from blinkrun.errors import InvalidBufferError, UsageError
+from blinkrun.executors.cpu import Request
+from blinkrun.types import Collective, DType, Op, Rank
+
+
+def make_request(
+    collective: Collective,
+    array: Any,
+    out: Any,
+    *,
+    size: int,
+    op: Op = Op.SUM,
+    root: Rank = 0,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> Request:
+    """Return the call of `collective` on `array` and `out`, the latter None if there is no result.
+
+    Raises
+    ------
+    InvalidBufferError
+        If a buffer cannot be used, or the two do not fit together.
+    UsageError
+        If root or operation do not exist.
+    """
+    name = collective.label
+    check_root(root, size)
+    given = view(array, f"{name}: array")
+    taken = None if out is None else view(out, f"{name}: out")
+    op = _check_op(name, op, given.dtype, scales)
+    count = _check_counts(collective, given, taken, size)
+    if taken is not None:
+        _check_output(name, given, taken)
+        if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
+            given = view(_copy(array), name)
+    return Request(
+        collective,
+        given.dtype,
+        op,
+        root,
+        given.pointer,
+        0 if taken is None else taken.pointer,
+        count,
+        float(scales[0]),
+        float(scales[1]),
+        keep=(given.owner, out),
+    )
+
+
+def barrier_request() -> Request:
+    """Return the call that moves nothing."""
+    return Request(Collective.BARRIER, DType.UINT8, Op.SUM, 0, 0, 0, 0, 1.0, 1.0)
+
+
+def check_root(root: Rank, size: int) -> None:
+    """Raise UsageError unless `root` is one of the ranks."""
+    if not 0 <= root < size:
+        raise UsageError(f"root {root} is none of the ranks 0 to {size - 1}")
+
+
+def _check_counts(collective: Collective, given: View, taken: View | None, size: int) -> int:
+    """Return the elements of a block, or raise if the buffers do not fit together."""
+    divided = collective in (Collective.REDUCESCATTER, Collective.ALLTOALL)
+    if divided and given.count % size:
+        raise InvalidBufferError(
+            f"{collective.label}: array has {given.count} elements, no multiple of the {size} ranks"
+        )
+    count = given.count // size if divided else given.count
+    gathered = collective in (Collective.ALLGATHER, Collective.ALLTOALL)
+    expected = count * size if gathered else count
+    if taken is not None and taken.count != expected:
+        raise InvalidBufferError(
+            f"{collective.label}: out has {taken.count} elements, needs {expected}"
+        )
+    return count
+
+
+def _check_op(name: str, op: Op, dtype: DType, scales: tuple[float, float]) -> Op:
+    try:
+        op = Op(op)
+    except ValueError:
+        known = ", ".join(f"blinkrun.{each.name.capitalize()}" for each in Op)
+        raise UsageError(f"{name}: {op!r} is no operation; use one of {known}") from None
+    if dtype is DType.BOOL and (op is Op.AVERAGE or scales != (1.0, 1.0)):
+        raise InvalidBufferError(f"{name}: bool has no averages or scales; convert it to a number")
+    return op
+
+
+def _check_output(name: str, given: View, taken: View) -> None:
+    if not taken.writable:
+        raise InvalidBufferError(f"{name}: out is read-only")
+    if taken.dtype is not given.dtype:
+        raise InvalidBufferError(
+            f"{name}: array is {given.dtype.label}, out is {taken.dtype.label}; they must agree"
+        )
+    small, large = sorted((given, taken), key=lambda each: each.nbytes)
+    apart = small.pointer >= large.pointer + large.nbytes or (
+        large.pointer >= small.pointer + small.nbytes
+    )
+    if apart or small.nbytes == 0:
+        return
+    offset = small.pointer - large.pointer
+    if offset < 0 or offset % small.nbytes or offset + small.nbytes > large.nbytes:
+        raise InvalidBufferError(f"{name}: array and out overlap without being the same memory")
+
+
+def _copy(array: Any) -> Any:
+    return array.clone() if is_torch(array) else np.array(array, copy=True)

@@ -1,0 +1,81 @@
+"""init and shutdown where there is nobody else; on real ranks: tests/ranks."""
+
+import pytest
+
+import blinkrun
+from blinkrun import runtime
+from blinkrun.comm import world as world_module
+from blinkrun.comm.loopback import LoopbackControl
+from blinkrun.comm.world import World
+from blinkrun.errors import LaunchError, NotInitializedError, UsageError
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """A process without MPI, whose state ends with the test."""
+    monkeypatch.setattr(world_module, "connect", LoopbackControl)
+    monkeypatch.setattr(runtime, "_state", runtime._State(hooked=True))
+    monkeypatch.setenv("BLINKRUN_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("BLINKRUN_TIMEOUT_S", raising=False)
+
+
+@pytest.mark.usefixtures("alone")
+def test_everything_but_init_needs_init():
+    for call in (blinkrun.rank, blinkrun.size, blinkrun.barrier, lambda: blinkrun.empty(3)):
+        with pytest.raises(NotInitializedError, match=r"needs blinkrun\.init"):
+            call()
+    blinkrun.shutdown()  # harmless
+    assert not blinkrun.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_init_is_idempotent_and_comes_back_after_shutdown():
+    blinkrun.init()
+    first = blinkrun.world()
+    blinkrun.init()
+    assert blinkrun.world() is first
+    assert blinkrun.allreduce(blinkrun.empty(0)).size == 0
+    blinkrun.shutdown()
+    with pytest.raises(NotInitializedError):
+        first.barrier()
+    blinkrun.init(timeout_s=3)
+    assert blinkrun.world() is not first
+    assert blinkrun.world().executor.timeout_s == 3
+
+
+@pytest.mark.usefixtures("alone")
+def test_several_hosts_are_refused_by_name(monkeypatch):
+    two = World(rank=0, size=2, hosts=("anna", "bert"), groups=((0,), (1,)))
+    monkeypatch.setattr(world_module, "gather_world", lambda _: two)
+    with pytest.raises(LaunchError, match=r"2 hosts \(anna, bert\)"):
+        blinkrun.init()
+    assert not blinkrun.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_plan_that_cannot_be_made_is_an_error_of_its_own(monkeypatch):
+    def broken(**_):
+        raise LaunchError("no such machine")
+
+    monkeypatch.setattr("blinkrun.topology.probe.probe_host", broken)
+    with pytest.raises(LaunchError, match="no such machine"):
+        blinkrun.init()
+
+
+@pytest.mark.usefixtures("alone")
+def test_other_ranks_hear_that_rank_0_could_not_plan(monkeypatch):
+    class Second(LoopbackControl):
+        rank = 1
+
+        def broadcast(self, item, root=0):
+            return None, "no such machine"
+
+    with pytest.raises(LaunchError, match="rank 0 could not plan: no such machine"):
+        runtime._plan_for(Second(), 1, frozenset({0}))
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan")])
+@pytest.mark.usefixtures("alone")
+def test_a_timeout_that_is_none(timeout_s):
+    with pytest.raises(UsageError, match="timeout_s is"):
+        blinkrun.init(timeout_s=timeout_s)
