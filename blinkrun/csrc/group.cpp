@@ -10,6 +10,7 @@ namespace blinkrun {
 
 namespace {
 
+constexpr size_t kCachedSlots = 16 << 20;  // below kScratchBytes, so that slots fit a rank's too
 constexpr size_t kSmallMove = 16 << 10;  // bytes below which the caller is not told of blocking
 
 const char* const kCollectiveNames[] = {"allreduce", "broadcast", "reduce", "allgather",
@@ -119,7 +120,8 @@ class CallPolicy {
     if (program_.pipelined) {
       const size_t block = size_t(call_.count) * item_ / std::max<uint32_t>(program_.size, 1);
       size_t chunk = std::min(group_.config_.chunk_bytes, std::max<size_t>(block / 4, 16 << 10));
-      if (ring) chunk = std::min(chunk, kScratchBytes / ring);
+      // All ranks' slots together should stay in the last level of the cache.
+      if (ring) chunk = std::min(chunk, kCachedSlots / (ring * program_.size));
       chunk_bytes_ = std::max(chunk / kCacheLine * kCacheLine, kCacheLine);
       slot_bytes_ = chunk_bytes_;
     }
@@ -223,16 +225,16 @@ bool Group::all_posted() const {
   return true;
 }
 
-void Group::enter(const Call& call, const std::function<void()>& on_block, bool may_spin) {
-  const uint32_t looks = may_spin ? std::min(config_.wait.spins, 400u) : 0;
+void Group::enter(const Call& call, const Caller& caller) {
+  const uint32_t looks = caller.may_spin ? std::min(config_.wait.spins, 400u) : 0;
   for (uint32_t i = 0; i < looks; ++i) {
     if (all_posted()) return;
     cpu_relax();
   }
   if (all_posted()) return;
-  on_block();
+  caller.on_block();
   WaitConfig wait = config_.wait;
-  if (!may_spin) wait.spins = 0;
+  if (!caller.may_spin) wait.spins = 0;
   auto ready = [&] { return all_posted(); };
   auto missing = [&] {
     std::vector<uint32_t> ranks;
@@ -241,7 +243,7 @@ void Group::enter(const Call& call, const std::function<void()>& on_block, bool 
         ranks.push_back(r);
     return ranks;
   };
-  waiter_.wait(wait, ready, ready, missing, [&] { return call_text(call); });
+  waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look);
 }
 
 std::string Group::describe(const CallDesc& desc) const {
@@ -301,10 +303,10 @@ Variant Group::choose(const Call& call) const {
   return can ? Variant::kOutputOnly : Variant::kStaged;
 }
 
-void Group::run(const Call& call, const std::function<void()>& on_block, bool may_spin) {
+void Group::run(const Call& call, const Caller& caller) {
   std::unique_lock<std::mutex> lock(run_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) {
-    on_block();
+    caller.on_block();
     lock.lock();
   }
   if (waiter_.aborted()) waiter_.throw_aborted();
@@ -323,13 +325,13 @@ void Group::run(const Call& call, const std::function<void()>& on_block, bool ma
     }
   }
   post(call);
-  enter(call, on_block, may_spin);
+  enter(call, caller);
   check_agreement(call);
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
   const Program* program = eager;
   if (!program) program = find(call.collective, call.root, choose(call));
   if (!program) throw std::logic_error("no program is loaded for this call");
-  if (block_bytes > kSmallMove) on_block();
+  if (block_bytes > kSmallMove) caller.on_block();
 
   CallPolicy policy(*this, *program, call);
   Interpreter<CallPolicy> interpreter(*program, policy);
@@ -340,7 +342,7 @@ void Group::run(const Call& call, const std::function<void()>& on_block, bool ma
     if (range.num_chunks()) states.push_back({&channel, range, 0, range.num_chunks(), 0});
   }
   WaitConfig wait = config_.wait;
-  if (!may_spin) wait.spins = 0;
+  if (!caller.may_spin) wait.spins = 0;
   bool told = false;
   auto ready = [&] {
     for (const ChannelState& s : states) {
@@ -361,15 +363,15 @@ void Group::run(const Call& call, const std::function<void()>& on_block, bool ma
   };
   while (!states.empty()) {
     if (interpreter.turn(states)) continue;
-    uint32_t looks = may_spin ? std::min(wait.spins, 200u) : 0;
+    uint32_t looks = caller.may_spin ? std::min(wait.spins, 200u) : 0;
     while (looks && !ready()) {
       cpu_relax();
       --looks;
     }
     if (looks) continue;
-    if (!told) on_block();
+    if (!told) caller.on_block();
     told = true;
-    waiter_.wait(wait, ready, ready, missing, [&] { return call_text(call); });
+    waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look);
   }
 }
 

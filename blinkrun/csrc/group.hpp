@@ -15,6 +15,13 @@
 
 namespace blinkrun {
 
+// How a call speaks to the thread that made it, while it takes its time.
+struct Caller {
+  std::function<void()> on_block;  // before long waits and large moves; may be called again
+  std::function<void()> on_look;   // now and then in a long wait; may throw to end it
+  bool may_spin;                   // the thread has a core for itself
+};
+
 // One collective call of this rank.
 struct Call {
   Collective collective;
@@ -49,9 +56,8 @@ class Group {
   void load(Program program);
   bool covers(Collective collective, int32_t root) const;
 
-  // Run a call to its end. `on_block` is called, perhaps more than once, before long waits and
-  // large moves. Throws Failure.
-  void run(const Call& call, const std::function<void()>& on_block, bool may_spin);
+  // Run a call to its end. Throws Failure, or what `on_look` throws.
+  void run(const Call& call, const Caller& caller);
 
   void leave();                           // this rank takes no further part
   void abort(const std::string& text);    // end every rank's waits with an error
@@ -66,6 +72,7 @@ class Group {
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
   uint32_t rank() const { return config_.rank; }
+  int32_t name() const { return config_.names[config_.rank]; }
   uint32_t size() const { return config_.size; }
   const WaitConfig& wait_config() const { return config_.wait; }
 
@@ -75,7 +82,7 @@ class Group {
   const Program* find(Collective collective, int32_t root, Variant variant) const;
   uint64_t offset_of(const void* p) const;
   void post(const Call& call);
-  void enter(const Call& call, const std::function<void()>& on_block, bool may_spin);
+  void enter(const Call& call, const Caller& caller);
   bool all_posted() const;
   void check_agreement(const Call& call) const;
   Variant choose(const Call& call) const;

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "group.hpp"
 #include "queue.hpp"
@@ -32,6 +33,9 @@ class Gil {
   void release() {
     if (!state_) state_ = PyEval_SaveThread();
   }
+  void take() {
+    if (state_) PyEval_RestoreThread(std::exchange(state_, nullptr));
+  }
   ~Gil() {
     if (state_) PyEval_RestoreThread(state_);
   }
@@ -40,22 +44,56 @@ class Gil {
   PyThreadState* state_ = nullptr;
 };
 
+// Wait for a job, or until a signal's handler raises.
+void wait_for_job(Job& job) {
+  for (bool done = false; !done;) {
+    {
+      py::gil_scoped_release release;
+      done = job.wait_for(std::chrono::milliseconds(100));
+    }
+    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  job.wait();
+}
+
 // What Python holds: the group, its queue, and the function that numpy arrays take.
 struct Handle {
   std::shared_ptr<Group> group;
   std::unique_ptr<Queue> queue;
-  bool spare_core;  // ranks do not outnumber cores: spinning is fair
 
   void run(const Call& call) {
     refuse_after_fork();
     Gil gil;
     if (queue && !queue->idle()) {  // keep the order of calls
       auto job = queue->submit(call);
-      gil.release();
-      job->wait();
+      try {
+        wait_for_job(*job);
+      } catch (const py::error_already_set&) {
+        interrupted();
+        gil.release();
+        while (!job->wait_for(std::chrono::milliseconds(100))) {
+        }  // the abort ends it; until then it uses the caller's memory
+        gil.take();
+        throw;
+      }
       return;
     }
-    group->run(call, [&] { gil.release(); }, true);
+    auto look = [&] {  // Ctrl-C must not wait for other ranks
+      gil.take();
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      gil.release();
+    };
+    try {
+      group->run(call, Caller{[&] { gil.release(); }, look, true});
+    } catch (const py::error_already_set&) {
+      interrupted();
+      throw;
+    }
+  }
+
+  // No rank may go on with a call that this one has left in the middle.
+  void interrupted() {
+    group->abort("rank " + std::to_string(group->name()) + " was interrupted in a collective");
   }
 
   std::shared_ptr<Job> submit(const Call& call) {
@@ -264,7 +302,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("FLAGS_PER_RANK") = kFlagsPerRank;
 
   py::class_<Job, std::shared_ptr<Job>>(m, "Job")
-      .def("wait", &Job::wait, py::call_guard<py::gil_scoped_release>())
+      .def("wait", &wait_for_job)
       .def("done", &Job::done);
 
   py::class_<Handle>(m, "Group")

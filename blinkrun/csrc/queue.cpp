@@ -10,6 +10,11 @@ void Job::wait() {
   if (error_) std::rethrow_exception(error_);
 }
 
+bool Job::wait_for(std::chrono::milliseconds time) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, time, [&] { return done_; });
+}
+
 bool Job::done() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return done_;
@@ -62,7 +67,7 @@ void Queue::serve() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      group_->run(job->call, [] {}, false);
+      group_->run(job->call, Caller{[] {}, [] {}, false});
     } catch (...) {
       error = std::current_exception();
     }

@@ -1,6 +1,7 @@
 // Calls that run behind the caller's back, in the order in which they were given.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -16,6 +17,7 @@ class Job {
  public:
   explicit Job(const Call& call) : call(call) {}
   void wait();  // rethrows what the call threw
+  bool wait_for(std::chrono::milliseconds time) const;  // whether it is done
   bool done() const;
   void finish(std::exception_ptr error);
 
@@ -23,7 +25,7 @@ class Job {
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable std::condition_variable changed_;
   bool done_ = false;
   std::exception_ptr error_;
 };

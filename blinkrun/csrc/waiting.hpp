@@ -52,27 +52,28 @@ class Waiter {
   bool is_gone(uint32_t rank);
   int32_t name(uint32_t rank) const { return names_[rank]; }
 
-  // Wait until `progress()` (which may do work) is true. `ready()` only looks; `missing()` lists
-  // the ranks waited for; `what` says what for. Throws Failure.
-  template <class Progress, class Ready, class Missing, class What>
-  void wait(const WaitConfig& config, Progress progress, Ready ready, Missing missing, What what) {
+  // Wait until `ready()`, which only looks. `missing()` lists the ranks waited for; `what` says what
+  // for; `on_look` is called now and then and may throw. Throws Failure.
+  template <class Ready, class Missing, class What, class OnLook>
+  void wait(const WaitConfig& config, Ready ready, Missing missing, What what, OnLook on_look) {
     for (uint32_t i = 0; i < config.spins; ++i) {
-      if (progress()) return;
+      if (ready()) return;
       cpu_relax();
     }
     const uint64_t start = now_ns();
     do {
-      if (progress()) return;
+      if (ready()) return;
       if (aborted()) throw_aborted();
       yield();
     } while (now_ns() - start < config.yield_ns);
     for (;;) {
-      if (progress()) return;
+      if (ready()) return;
       const std::vector<uint32_t> ranks = missing();
       sleep(ranks, ready);
-      if (progress()) return;
+      if (ready()) return;
       if (aborted()) throw_aborted();
       check(ranks, ready, start, what);
+      on_look();
     }
   }
 

@@ -17,6 +17,8 @@ namespace {
 
 constexpr size_t kArena = kHeapStart + (8 << 20);
 
+const Caller kCaller{[] {}, [] {}, true};
+
 // Memory of `size` ranks, and the ranks' groups.
 struct Host {
   explicit Host(uint32_t size, double timeout_s = 20.0, uint64_t eager_bytes = 256)
@@ -122,14 +124,14 @@ void call_once(Group& group, Collective c, int32_t root, Place place, uint64_t c
   for (uint64_t i = 0; i < in; ++i) b.input[i] = value(group.rank(), i);
   for (uint64_t i = 0; i < out; ++i) b.output[i] = -1;
   Call call{c, DType::kInt32, Op::kSum, root, b.input, b.output, count, 1.0, 1.0};
-  group.run(call, [] {}, true);
+  group.run(call, kCaller);
   context() = "collective " + std::to_string(int(c)) + " root " + std::to_string(root) + " rank " +
               std::to_string(group.rank()) + " of " + std::to_string(n) + " count " +
               std::to_string(count) + " place " + std::to_string(int(place));
   check_result(group, c, root, b.output, count);
   Call barrier{};  // the buffers go back only when no peer reads them: a call has ended by then
   barrier.collective = Collective::kBarrier;
-  group.run(barrier, [] {}, true);
+  group.run(barrier, kCaller);
   free_buffers(group, b);
 }
 
@@ -171,10 +173,10 @@ void test_failures() {
   late.run([&](Group& group) {
     Call barrier{};
     barrier.collective = Collective::kBarrier;
-    group.run(barrier, [] {}, true);
+    group.run(barrier, kCaller);
     if (group.rank() == 1) return;
     try {
-      group.run(barrier, [] {}, true);
+      group.run(barrier, kCaller);
     } catch (const Failure& f) {
       CHECK(f.kind == Failure::Kind::kTimeout);
       CHECK(f.ranks == std::vector<int>{1});
@@ -190,7 +192,7 @@ void test_failures() {
     barrier.collective = Collective::kBarrier;
     if (group.rank() == 2) return group.leave();
     try {
-      group.run(barrier, [] {}, true);
+      group.run(barrier, kCaller);
     } catch (const Failure& f) {
       CHECK(f.kind == Failure::Kind::kPeerLeft);
       CHECK(f.ranks == std::vector<int>{2});
@@ -206,7 +208,7 @@ void test_failures() {
     const uint64_t count = group.rank() == 1 ? 3 : 4;
     Call call{Collective::kAllreduce, DType::kInt32, Op::kSum, 0, x, x, count, 1.0, 1.0};
     try {
-      group.run(call, [] {}, true);
+      group.run(call, kCaller);
     } catch (const Failure& f) {
       CHECK(f.kind == Failure::Kind::kMismatch);
       CHECK(f.text.find("rank 1: allreduce of 3 int32") != std::string::npos);
@@ -214,7 +216,7 @@ void test_failures() {
     }
     Call barrier{};  // the group goes on working
     barrier.collective = Collective::kBarrier;
-    group.run(barrier, [] {}, true);
+    group.run(barrier, kCaller);
   });
   CHECK(mismatches == 3);
 

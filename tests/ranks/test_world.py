@@ -72,6 +72,14 @@ def test_a_forked_child_is_no_rank(run_ranks):
     assert run_ranks("world_cases:forked_child", size=2) == [[7, 2.0]] * 2
 
 
+@pytest.mark.parametrize("how", ["inline", "async"])
+def test_a_signal_ends_a_wait_and_the_job(run_ranks, how):
+    first, second = run_ranks("world_cases:interrupted", size=2, how=how)
+    assert first == ["interrupted", True]
+    assert "rank 0 was interrupted" in second[0]
+    assert second[1]
+
+
 def test_bad_timeout(run_ranks):
     assert "timeout_s is 0" in run_ranks("world_cases:bad_timeout", size=1)[0]
 

@@ -2,12 +2,18 @@
 
 import os
 import resource
+import signal
 import time
 
 import numpy as np
 
 import blinkrun
-from blinkrun.errors import CollectiveTimeoutError, NotInitializedError, UsageError
+from blinkrun.errors import (
+    AbortedError,
+    CollectiveTimeoutError,
+    NotInitializedError,
+    UsageError,
+)
 
 
 def places():
@@ -141,3 +147,30 @@ def bad_timeout():
     except UsageError as err:
         return str(err)
     return "no error"
+
+
+def interrupted(how):
+    """What Ctrl-C in a rank that waits does to it and to the others."""
+    blinkrun.init()
+    blinkrun.barrier()
+    if blinkrun.rank() == 0:
+        signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        started = time.monotonic()
+        try:
+            if how == "async":
+                blinkrun.allreduce_async(np.ones(10)).wait()
+            else:
+                blinkrun.allreduce(np.ones(10))
+        except KeyboardInterrupt:
+            if how == "async":  # the call is still under way; who catches this ends the job
+                blinkrun.world().executor.group.abort("rank 0 was interrupted by hand")
+            return ["interrupted", time.monotonic() - started < 5]
+        return ["no error", False]
+    while not blinkrun.world().executor.group.aborted():
+        time.sleep(0.01)
+    try:
+        blinkrun.allreduce(np.ones(10))
+    except AbortedError as err:
+        return [str(err), err.rank == 0]
+    return ["no error", False]
