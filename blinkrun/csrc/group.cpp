@@ -70,6 +70,8 @@ class CallPolicy {
     return flag.value.load(std::memory_order_acquire) >= base_ + need - uint64_t(wait.lag);
   }
 
+  static void relax() { cpu_relax(); }
+
   void signal(const Step& step, uint64_t chunk) {
     Flag& flag = group_.control_.flag(group_.config_.rank, uint32_t(step.flag));
     flag.value.exchange(base_ + chunk + 1, std::memory_order_seq_cst);
@@ -334,7 +336,8 @@ void Group::run(const Call& call, const Caller& caller) {
   if (block_bytes > kSmallMove) caller.on_block();
 
   CallPolicy policy(*this, *program, call);
-  Interpreter<CallPolicy> interpreter(*program, policy);
+  const uint32_t patience = caller.may_spin ? std::min(config_.wait.spins, 200u) : 0;
+  Interpreter<CallPolicy> interpreter(*program, policy, patience);
   std::vector<ChannelState> states;
   states.reserve(program->channels.size());
   for (const Channel& channel : program->channels) {
@@ -363,7 +366,7 @@ void Group::run(const Call& call, const Caller& caller) {
   };
   while (!states.empty()) {
     if (interpreter.turn(states)) continue;
-    uint32_t looks = caller.may_spin ? std::min(wait.spins, 200u) : 0;
+    uint32_t looks = patience;
     while (looks && !ready()) {
       cpu_relax();
       --looks;

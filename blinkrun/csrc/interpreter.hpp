@@ -4,8 +4,10 @@
 //   bool ready(const Step& wait, uint64_t chunk)       may the wait pass?
 //   void reduce(const Step&, const Range&, chunk)      move one chunk
 //   void signal(const Step&, uint64_t chunk)           publish it
+//   void relax()                                       between two looks
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -30,7 +32,10 @@ struct ChannelState {
 
 template <class Policy> class Interpreter {
  public:
-  Interpreter(const Program& program, Policy& policy) : program_(program), policy_(policy) {}
+  // `patience`: looks at the wait of a channel that has fallen behind before others go on. Where
+  // every rank has a core, keeping channels close together keeps their chunks in the cache.
+  Interpreter(const Program& program, Policy& policy, uint32_t patience)
+      : program_(program), policy_(policy), patience_(patience) {}
 
   // Advance until a wait holds the channel or one chunk is through; true if anything was done.
   bool advance(ChannelState& state) {
@@ -56,8 +61,13 @@ template <class Policy> class Interpreter {
   // One turn over all channels. Returns whether any moved; drops those that are through.
   bool turn(std::vector<ChannelState>& states) {
     bool moved = false;
+    uint64_t lead = 0;
     for (size_t i = 0; i < states.size();) {
-      if (!states[i].done()) moved |= advance(states[i]);
+      lead = std::max(lead, states[i].chunk);
+      bool went = advance(states[i]);
+      if (!went && lead >= states[i].chunk + kLag && wait_a_little(states[i]))
+        went = advance(states[i]);
+      moved |= went;
       if (states[i].done()) {
         states.erase(states.begin() + long(i));
         moved = true;
@@ -74,8 +84,20 @@ template <class Policy> class Interpreter {
   }
 
  private:
+  static constexpr uint64_t kLag = 2;  // chunks that a channel may be behind
+
+  bool wait_a_little(const ChannelState& state) {
+    const Step& step = held_by(state);
+    for (uint32_t i = 0; i < patience_; ++i) {
+      if (policy_.ready(step, state.chunk)) return true;
+      policy_.relax();
+    }
+    return false;
+  }
+
   const Program& program_;
   Policy& policy_;
+  uint32_t patience_;
 };
 
 }  // namespace blinkrun
