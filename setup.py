@@ -103,7 +103,6 @@ setup(
         "mpi4py>=4.1",
         "networkx>=3.2",
         "numpy>=1.26",
-        "rich>=13",
         "scipy>=1.11",
     ],
     extras_require={

@@ -1,4 +1,4 @@
-"""From the arguments of a collective to a request for the executor, checked before anything moves."""
+"""From the arguments of a collective to a request for the executor, checked beforehand."""
 
 from __future__ import annotations
 

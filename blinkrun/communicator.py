@@ -389,9 +389,7 @@ class Communicator:
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Request:
         """Return the checked call; `out` is None where this rank takes no result."""
-        return make_request(
-            collective, array, out, size=self.size, op=op, root=root, scales=scales
-        )
+        return make_request(collective, array, out, size=self.size, op=op, root=root, scales=scales)
 
     def _like(self, array: Any, rows: int = 1, per: int = 1) -> Any:
         """Return a new array like `array` with its first axis times `rows`, divided by `per`."""

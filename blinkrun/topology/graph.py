@@ -13,10 +13,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blinkrun.errors import TopologyError
 from blinkrun.types import Rank
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class LinkKind(StrEnum):
@@ -214,6 +217,35 @@ def select_links(topology: Topology, kinds: Iterable[LinkKind]) -> Topology:
     wanted = frozenset(kinds)
     links = tuple(link for link in topology.links if link.kind in wanted)
     return Topology(topology.name, topology.devices, links, _taken(topology, links), topology.unit)
+
+
+def to_networkx(topology: Topology) -> nx.MultiDiGraph[int]:
+    """Return the links as a graph of networkx, to look at or to run other algorithms on.
+
+    Nodes are ranks, with their ``device``. An edge per link has its ``kind``, its ``resources``
+    and its ``capacity``: the least of those resources, in the topology's unit.
+
+    Examples
+    --------
+    >>> from blinkrun.topology.catalog import machine
+    >>> graph = to_networkx(machine("dgx-1v"))
+    >>> graph.number_of_nodes(), graph[0][3][0]["capacity"]
+    (8, 2)
+    """
+    import networkx as nx  # noqa: PLC0415 - a quarter of a second that planning does not need
+
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph(name=topology.name, unit=topology.unit)
+    graph.add_nodes_from((rank, {"device": name}) for rank, name in enumerate(topology.devices))
+    for link in topology.links:
+        graph.add_edge(
+            link.src,
+            link.dst,
+            kind=link.kind.value,
+            resources=link.resources,
+            capacity=min(capacity[name] for name in link.resources),
+        )
+    return graph
 
 
 def _taken(topology: Topology, links: Iterable[Link]) -> tuple[Resource, ...]:

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from support.topologies import machines, mesh_of
 
 from blinkrun.errors import TopologyError
-from blinkrun.topology.graph import Link, LinkKind, Resource, Topology, induce, select_links
+from blinkrun.topology.graph import (
+    Link,
+    LinkKind,
+    Resource,
+    Topology,
+    induce,
+    select_links,
+    to_networkx,
+)
 
 PAIR = mesh_of(2, {(0, 1): 1, (1, 0): 2})
 
@@ -133,3 +141,17 @@ def test_selecting_links_drops_the_others_with_their_resources():
     assert select_links(both, [LinkKind.NVLINK]) == replaced()
     assert [link.kind for link in select_links(both, [LinkKind.PCIE]).links] == [LinkKind.PCIE]
     assert select_links(both, [LinkKind.SHM]).links == ()
+
+
+@given(machines())
+def test_the_networkx_graph_has_every_link(machine):
+    graph = to_networkx(machine)
+    assert sorted(graph.nodes) == list(range(machine.size))
+    assert [graph.nodes[rank]["device"] for rank in range(machine.size)] == list(machine.devices)
+    edges = sorted(
+        (src, dst, data["kind"], data["resources"]) for src, dst, data in graph.edges(data=True)
+    )
+    assert edges == sorted((x.src, x.dst, x.kind.value, x.resources) for x in machine.links)
+    capacity = {resource.name: resource.capacity for resource in machine.resources}
+    for _, _, data in graph.edges(data=True):
+        assert data["capacity"] == min(capacity[name] for name in data["resources"])
