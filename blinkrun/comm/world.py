@@ -98,9 +98,11 @@ def connect(environ: Mapping[str, str] = os.environ) -> ControlPlane:
     Raises
     ------
     LaunchError
-        If the launcher started another number of ranks than MPI sees: two MPIs are mixed.
+        If the launcher started another number of ranks than MPI sees: two MPIs are mixed; or if
+        srun started tasks that no MPI joins.
     """
     if not is_mpi_rank(environ):
+        _check_srun(environ, size=1)
         return LoopbackControl()
     from blinkrun.comm.mpi import MpiControl, library  # noqa: PLC0415 - initialises MPI
 
@@ -112,7 +114,18 @@ def connect(environ: Mapping[str, str] = os.environ) -> ControlPlane:
             f" mpi4py's MPI ({library()}) are different ones; choose with --mpi, or keep one MPI"
             " per environment"
         )
+    _check_srun(environ, size=control.size)
     return control
+
+
+def _check_srun(environ: Mapping[str, str], *, size: int) -> None:
+    """Raise LaunchError if srun started several tasks that see no one but themselves."""
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if size == 1 and tasks.isdigit() and int(tasks) > 1 and env.LAUNCHED not in environ:
+        raise LaunchError(
+            f"srun started {tasks} tasks, but each sees only itself: start them with srun"
+            " --mpi=pmix (or pmi2; srun --mpi=list shows what there is), or with blinkrun -np"
+        )
 
 
 def _boot_id() -> str:

@@ -6,6 +6,7 @@ from blinkrun.comm import world
 from blinkrun.comm.loopback import LoopbackControl
 from blinkrun.comm.threads import thread_controls
 from blinkrun.comm.world import World, connect, gather_world, group_by_host, is_mpi_rank
+from blinkrun.errors import LaunchError
 
 
 def test_hosts_are_grouped_in_the_order_of_their_first_rank():
@@ -43,6 +44,16 @@ def test_who_started_this_process(monkeypatch, environ, found):
 def test_connect_without_mpi(monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     assert isinstance(connect({}), LoopbackControl)
+
+
+def test_tasks_of_srun_that_no_mpi_joins_are_refused(monkeypatch):
+    """Each would train alone, and nobody would notice."""
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    step = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}
+    with pytest.raises(LaunchError, match="srun started 4 tasks.* --mpi=pmix"):
+        connect(step)
+    assert connect({"SLURM_STEP_NUM_TASKS": "1"}).size == 1
+    assert connect({**step, "BLINKRUN_LAUNCHED": "job"}).size == 1  # -np 1 inside a larger step
 
 
 def test_a_host_that_hides_its_boot_id(monkeypatch):
