@@ -50,7 +50,7 @@ def test_tasks_of_srun_that_no_mpi_joins_are_refused(monkeypatch):
     """Each would train alone, and nobody would notice."""
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     step = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}
-    with pytest.raises(LaunchError, match="srun started 4 tasks.* --mpi=pmix"):
+    with pytest.raises(LaunchError, match=r"srun started 4 tasks.* --mpi=pmix"):
         connect(step)
     assert connect({"SLURM_STEP_NUM_TASKS": "1"}).size == 1
     assert connect({**step, "BLINKRUN_LAUNCHED": "job"}).size == 1  # -np 1 inside a larger step
