@@ -55,7 +55,22 @@ def _run(argv: list[str]) -> int:
         raise UsageError(f"the command '{options.program[0]}' is not part of version {__version__}")
     if command is not None and not command.ranks:
         return _call(command.module, options)
-    return _launch(_spec(options))
+    spec = _spec(options)
+    if command is not None and command.check:
+        text = _checked(command.check, options.program[1:], spec.num_ranks)
+        if text is not None:
+            sys.stdout.write(text)
+            return 0
+    return _launch(spec)
+
+
+def _checked(check: str, argv: Sequence[str], num_ranks: int) -> str | None:
+    """Let a command see its arguments, so that a wrong one starts no ranks."""
+    from importlib import import_module  # noqa: PLC0415
+
+    module, _, function = check.partition(":")
+    text: str | None = getattr(import_module(module), function)(list(argv), num_ranks)
+    return text
 
 
 def _call(module: str, options: Options) -> int:

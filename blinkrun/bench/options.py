@@ -135,6 +135,22 @@ def parse(argv: Sequence[str], num_ranks: int) -> Options | None:
     return _fit(options, num_ranks=num_ranks, is_exact=is_exact)
 
 
+def check(argv: Sequence[str], num_ranks: int) -> str | None:
+    """Return the help if `argv` asks for it; what the launcher calls before it starts ranks.
+
+    Raises
+    ------
+    UsageError
+        As `parse`. The options of ``--training`` are left to the ranks, which load torch.
+    """
+    if "--training" in argv:
+        return None
+    try:
+        return make_parser().format_help() if parse(argv, num_ranks) is None else None
+    except UsageError as err:
+        raise UsageError(f"bench: {err}") from None
+
+
 def _fit(options: Options, *, num_ranks: int, is_exact: bool) -> Options:
     """Round sizes down to whole elements in every block, as nccl-tests does.
 

@@ -10,13 +10,22 @@ class Command:
     """A command: the module whose ``main(argv)`` runs it, and its line in the help.
 
     `ranks` says that it runs on ranks, ``blinkrun -np N name``; otherwise it runs as it is.
+    `check` names a ``module:function`` that sees the arguments before any rank is started: called
+    with them and the number of ranks, it raises UsageError, or returns a text to print instead of
+    running (help), or None.
     """
 
     module: str
     help: str
     ranks: bool
+    check: str = ""
 
 
 COMMANDS: dict[str, Command] = {
-    "bench": Command("blinkrun.bench.main", "measure collectives, in nccl-tests' table", True),
+    "bench": Command(
+        "blinkrun.bench.main",
+        "measure collectives, in nccl-tests' table",
+        True,
+        "blinkrun.bench.options:check",
+    ),
 }

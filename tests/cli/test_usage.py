@@ -159,12 +159,39 @@ def test_options_end_at_the_program() -> None:
     assert not parse(["--no-prefix"]).prefix
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--against", "nccl"],
+            "blinkrun: bench: --against nccl is unknown; known are mpi, gloo\n",
+        ),
+        (
+            ["--buffers", "gpu"],
+            "blinkrun: bench: --buffers gpu is unknown; known are arena, user\n",
+        ),
+    ],
+)
+def test_a_command_refuses_its_arguments_before_ranks_start(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    """One line and no job: the MPI that is named here does not exist."""
+    ended = launch(["-np", "2", "--mpi", "/no/mpi", "bench", *words], cwd=tmp_path)
+    assert (ended.code, ended.out, ended.err) == (2, "", said)
+
+
+def test_a_command_gives_its_help_without_ranks(tmp_path: Path) -> None:
+    ended = launch(["-np", "2", "--mpi", "/no/mpi", "bench", "--help"], cwd=tmp_path)
+    assert ended.code == 0
+    assert ended.out.startswith("usage: blinkrun -np N bench")
+
+
 def test_a_command_goes_before_a_file_of_its_name(tmp_path: Path) -> None:
     for name in ("bench", "bench.py"):
         (tmp_path / name).write_text("#!/bin/sh\necho file\n")
         (tmp_path / name).chmod(0o755)
-    command = launch(["-np", "1", "--dry-run", "bench", "--help"], cwd=tmp_path)
-    assert command.out.splitlines()[0].endswith("-m blinkrun.bench.main --help'")
+    command = launch(["-np", "1", "--dry-run", "bench", "--sizes", "4"], cwd=tmp_path)
+    assert command.out.splitlines()[0].endswith("-m blinkrun.bench.main --sizes 4'")
     assert launch(["-np", "1", "./bench"], cwd=tmp_path).out == "[0] file\n"
 
 
