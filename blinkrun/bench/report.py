@@ -168,14 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     for subject, runs in chosen.items():
         if runs:
-            outcomes = [_carry_out(run, args.launches, is_quick=args.quick) for run in runs]
+            short = [shorten(run) for run in runs] if args.quick else runs
+            outcomes = carry_out(short, 1 if args.quick else args.launches)
             log.say(f"bench report: wrote {write(subject, outcomes, args.folder)}")
     return 0
-
-
-def _carry_out(run: Run, num_launches: int, *, is_quick: bool) -> Outcome:
-    log.say(f"bench report: {run.name}")
-    return carry_out(shorten(run), 1) if is_quick else carry_out(run, num_launches)
 
 
 if __name__ == "__main__":

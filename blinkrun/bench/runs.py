@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blinkrun import log
 from blinkrun.errors import LaunchError
 
 SIZES = "4,1K,16K,256K,1M,4M,16M,64M,256M"
@@ -71,23 +72,39 @@ def shorten(run: Run) -> Run:
     return Run(run.name, run.ranks, (*arguments, "--rounds", "3"), run.is_drawn)
 
 
-def carry_out(run: Run, num_launches: int) -> Outcome:
-    """Launch `run` some times.
+def carry_out(runs: Sequence[Run], num_launches: int) -> list[Outcome]:
+    """Launch all `runs` some times, in turns: those that are compared meet the same machine.
 
     Raises
     ------
     LaunchError
         If a launch fails or takes longer than 15 minutes; the message ends with what it wrote.
     """
+    tables: list[list[str]] = [[] for _ in runs]
+    results: list[list[Any]] = [[] for _ in runs]
+    for turn in range(num_launches):
+        for i, run in enumerate(runs):
+            log.say(f"bench report: {run.name}, launch {turn + 1} of {num_launches}")
+            table, result = _launch(run)
+            tables[i].append(table)
+            results[i].append(result)
+    return [
+        Outcome(run, " ".join(["blinkrun", *_command(run)]), tables[i][0], tuple(results[i]))
+        for i, run in enumerate(runs)
+    ]
+
+
+def _command(run: Run) -> list[str]:
+    return ["-np", str(run.ranks), "bench", *run.arguments]
+
+
+def _launch(run: Run) -> tuple[str, Any]:
+    """Return the table and the JSON result of one launch."""
     launcher = str(Path(sys.executable).with_name("blinkrun"))
-    command = ["-np", str(run.ranks), "bench", *run.arguments]
-    tables, results = [], []
-    for _ in range(num_launches):
-        with tempfile.TemporaryDirectory(prefix="blinkrun-bench-") as folder:
-            path = Path(folder) / "result.json"
-            tables.append(_output([launcher, "--no-prefix", *command, "--json", str(path)]))
-            results.append(json.loads(path.read_text()))
-    return Outcome(run, " ".join(["blinkrun", *command]), tables[0], tuple(results))
+    with tempfile.TemporaryDirectory(prefix="blinkrun-bench-") as folder:
+        path = Path(folder) / "result.json"
+        table = _output([launcher, "--no-prefix", *_command(run), "--json", str(path)])
+        return table, json.loads(path.read_text())
 
 
 def _output(command: Sequence[str]) -> str:
