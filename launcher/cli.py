@@ -148,8 +148,11 @@ def _launch(spec: JobSpec) -> int:
         _explain(mpi, command, ranks, threads)
     # What changes how programs are loaded is for the ranks' programs alone.
     of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
-    job = Job(spec, command=command, environ={**base, **added, **of_mpi}, rank_environ=ranks)
-    return job.run()
+    environ = {**base, **added, **of_mpi}
+    code = Job(spec, command=command, environ=environ, rank_environ=ranks).run(may_retry=True)
+    if code is None:
+        code = Job(spec, command=command, environ=environ, rank_environ=ranks).run()
+    return 1 if code is None else code
 
 
 def _print_command(command: Sequence[str], environ: dict[str, str]) -> None:

@@ -34,6 +34,8 @@ GIVE_UP_S = 1.0  # after SIGKILL: how long supervisors have to report
 MPI_END_S = 1.0  # how long mpiexec may take to end after its ranks, and again after SIGTERM
 LOOP_S = 1.0
 STDIN = 0
+# Open MPI, where the files of a killed job that had the same process id are still there.
+PASSING_PROBLEM = "listener thread failed to start"
 MAX_SHOWN = 1 << 16  # a word of a command line may have 128 KiB
 
 
@@ -75,14 +77,21 @@ class Job:
         self._watch = HangWatch(spec.timeout_s) if spec.timeout_s is not None else None
         self._next_sample_s = 0.0
 
-    def run(self) -> int:
-        """Run the job and return its exit code; its last words are on stderr."""
+    def run(self, *, may_retry: bool = False) -> int | None:
+        """Run the job and return its exit code; its last words are on stderr.
+
+        With `may_retry`, None says that the MPI failed to start in a way that passes: nothing was
+        run and nothing was said, and the same job may be tried again.
+        """
         try:
             while not self._is_over():
                 self._step()
             outcome = self._finish()
         finally:
             self._clean_up()
+        if may_retry and self._start_problem and PASSING_PROBLEM in self._mpi.text():
+            self._inbox.close()
+            return None
         self._write_out(outcome.text())
         self._inbox.close()
         return outcome.exit_code

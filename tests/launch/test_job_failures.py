@@ -106,6 +106,19 @@ def test_an_mpi_that_starts_nothing_is_an_error(tmp_path: Path) -> None:
     )
 
 
+def test_a_start_that_fails_in_passing_is_tried_once_more(tmp_path: Path) -> None:
+    fake = tmp_path / "mpiexec"
+    fake.write_text(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo 'mpiexec (Open MPI) 5.0.11' && exit\n"
+        'echo x >> tries\necho "The PMIx server\'s listener thread failed to start."\nexit 213\n'
+    )
+    fake.chmod(0o755)
+    ended = launch(["-np", "2", "--mpi", str(fake), "true"], cwd=tmp_path)
+    assert ended.code == 1
+    assert (tmp_path / "tries").read_text() == "x\nx\n"
+    assert ended.err.count("mpiexec ended with exit code 213 before ranks 0-1 came up") == 1
+
+
 def test_ranks_that_do_not_come_up_are_named(tmp_path: Path) -> None:
     fake = tmp_path / "mpiexec"
     fake.write_text(

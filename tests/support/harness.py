@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -95,8 +96,12 @@ class RankRunner:
         spec = {"case": case, "params": params, "timeout_s": timeout_s}
         (out / "spec.json").write_text(json.dumps(spec))
         command = [*mpiexec_command(size), sys.executable, "-m", "support.rank_main", str(out)]
-        environ = {**rank_environ(timeout_s), **self._environ, **(env or {})}
-        code = run_to_end(command, out=out, environ=environ, timeout_s=timeout_s)
+        # A folder for the MPI's own files: those of a killed job stay, and hinder a later one that
+        # happens to get its process id.
+        with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
+            environ = {**rank_environ(timeout_s), **self._environ, **(env or {})}
+            environ.setdefault("TMPDIR", folder)
+            code = run_to_end(command, out=out, environ=environ, timeout_s=timeout_s)
         return _collect(case, size, out=out, code=code, timeout_s=timeout_s)
 
 
