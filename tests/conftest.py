@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -20,6 +21,12 @@ if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
 from support.harness import RankRunner  # noqa: E402  (tests/ has just been put on the path)
+
+# Where the tests run in the background (nohup, &), signals are ignored, and programs inherit that;
+# the launcher, too, leaves an ignored signal ignored.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 # No deadline per example: a machine that is busy elsewhere must not make a test fail.
 settings.register_profile("local", deadline=None)
