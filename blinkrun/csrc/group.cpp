@@ -10,7 +10,7 @@ namespace blinkrun {
 
 namespace {
 
-constexpr size_t kCachedSlots = 16 << 20;  // below kScratchBytes, so that slots fit a rank's too
+constexpr size_t kCachedSlots = 16 << 20;  // of all ranks together: half of a common last-level cache
 constexpr size_t kSmallMove = 16 << 10;  // bytes below which the caller is not told of blocking
 
 const char* const kCollectiveNames[] = {"allreduce", "broadcast", "reduce", "allgather",
@@ -318,14 +318,7 @@ void Group::run(const Call& call, const Caller& caller) {
                              ? find(call.collective, call.root, Variant::kEager)
                              : nullptr;
   if (eager && block_bytes > eager_slot_bytes(*eager)) eager = nullptr;  // the same on all ranks
-  if (eager) {
-    CallPolicy policy(*this, *eager, call);
-    for (const Channel& channel : eager->prologue) {
-      const Range range = policy.range(channel);
-      for (uint32_t s = 0; range.num_chunks() && s < channel.num_steps; ++s)
-        policy.reduce(eager->steps[channel.first_step + s], range, 0);
-    }
-  }
+  if (eager) run_prologue(*eager, call);
   post(call);
   enter(call, caller);
   check_agreement(call);
@@ -334,13 +327,25 @@ void Group::run(const Call& call, const Caller& caller) {
   if (!program) program = find(call.collective, call.root, choose(call));
   if (!program) throw std::logic_error("no program is loaded for this call");
   if (block_bytes > kSmallMove) caller.on_block();
+  run_channels(*program, call, caller);
+}
 
-  CallPolicy policy(*this, *program, call);
+void Group::run_prologue(const Program& program, const Call& call) {
+  CallPolicy policy(*this, program, call);
+  for (const Channel& channel : program.prologue) {
+    const Range range = policy.range(channel);
+    for (uint32_t s = 0; range.num_chunks() && s < channel.num_steps; ++s)
+      policy.reduce(program.steps[channel.first_step + s], range, 0);
+  }
+}
+
+void Group::run_channels(const Program& program, const Call& call, const Caller& caller) {
+  CallPolicy policy(*this, program, call);
   const uint32_t patience = caller.may_spin ? std::min(config_.wait.spins, 200u) : 0;
-  Interpreter<CallPolicy> interpreter(*program, policy, patience);
+  Interpreter<CallPolicy> interpreter(program, policy, patience);
   std::vector<ChannelState> states;
-  states.reserve(program->channels.size());
-  for (const Channel& channel : program->channels) {
+  states.reserve(program.channels.size());
+  for (const Channel& channel : program.channels) {
     const Range range = policy.range(channel);
     if (range.num_chunks()) states.push_back({&channel, range, 0, range.num_chunks(), 0});
   }

@@ -83,6 +83,8 @@ class Group {
   uint64_t offset_of(const void* p) const;
   void post(const Call& call);
   void enter(const Call& call, const Caller& caller);
+  void run_prologue(const Program& program, const Call& call);
+  void run_channels(const Program& program, const Call& call, const Caller& caller);
   bool all_posted() const;
   void check_agreement(const Call& call) const;
   Variant choose(const Call& call) const;
