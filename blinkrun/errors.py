@@ -27,6 +27,31 @@ class UsageError(BlinkrunError, ValueError):
     """A command line or an argument that cannot be carried out; commands exit with 2."""
 
 
+class ReportError(UsageError):
+    """Text about a machine that cannot be read, or only in part.
+
+    Attributes
+    ----------
+    source : str
+        The file, or ``-`` for standard input.
+    line : int
+        Where it breaks, from 1; 0 where no single line is to blame.
+    problem : str
+        What is wrong there and what was expected instead.
+    partial : bool
+        Whether leaving out what is broken gives a machine all the same (``--partial``).
+    """
+
+    def __init__(self, source: str, line: int, problem: str, *, partial: bool = False) -> None:
+        self.source = source
+        self.line = line
+        self.problem = problem
+        self.partial = partial
+        where = f"{source}:{line}" if line else source
+        hint = "; --partial takes what is whole" if partial else ""
+        super().__init__(f"{where}: {problem}{hint}")
+
+
 class LaunchError(BlinkrunError, RuntimeError):
     """The job could not be started (no MPI, mixed MPIs, a rank that did not come up)."""
 

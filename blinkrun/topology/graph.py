@@ -27,8 +27,15 @@ class LinkKind(StrEnum):
 
     NVLINK = "nvlink"
     NVSWITCH = "nvswitch"
-    PCIE = "pcie"
+    XGMI = "xgmi"
+    PCIE = "pcie"  # one device reads or writes the other's memory
+    STAGED = "pcie-staged"  # by way of host memory: beside an NVLink, or without peer access
     SHM = "shm"
+
+    @property
+    def is_fabric(self) -> bool:
+        """Whether it joins GPUs beside PCIe."""
+        return self in (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,6 +91,9 @@ class Topology:
         Kept sorted by name.
     unit : str
         What capacities count, such as ``lane`` or ``MB/s``.
+    num_relays : int, default 0
+        That many of the last `devices` are no ranks: they take no part in a collective, but data
+        may run through them. Links name them as ``size``, ``size + 1``, ….
 
     Raises
     ------
@@ -108,19 +118,26 @@ class Topology:
     links: tuple[Link, ...]
     resources: tuple[Resource, ...]
     unit: str
+    num_relays: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "links", tuple(sorted(self.links)))
         object.__setattr__(self, "resources", tuple(sorted(self.resources)))
         if not self.devices:
             raise TopologyError(f"topology {self.name} has no devices")
+        if not 0 <= self.num_relays < len(self.devices):
+            raise TopologyError(
+                f"topology {self.name} has {self.num_relays} relays of {len(self.devices)} devices"
+            )
         _check_distinct(self.name, "device", self.devices)
         _check_distinct(self.name, "resource", [resource.name for resource in self.resources])
         _check_distinct(self.name, "link", self.links)
         known = {resource.name for resource in self.resources}
         for link in self.links:
-            if max(link.src, link.dst) >= self.size:
-                raise TopologyError(f"link {link.src}->{link.dst}: there are {self.size} ranks")
+            if max(link.src, link.dst) >= self.num_nodes:
+                raise TopologyError(
+                    f"link {link.src}->{link.dst}: there are {self.num_nodes} ranks"
+                )
             for name in link.resources:
                 if name not in known:
                     raise TopologyError(f"link {link.src}->{link.dst} takes unknown '{name}'")
@@ -128,6 +145,11 @@ class Topology:
     @property
     def size(self) -> int:
         """Number of ranks."""
+        return len(self.devices) - self.num_relays
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of ranks and relays."""
         return len(self.devices)
 
     @property
@@ -137,11 +159,13 @@ class Topology:
 
     def to_json(self) -> str:
         """Return canonical JSON text: equal topologies give equal text."""
+        relays = {"relays": self.num_relays} if self.num_relays else {}
         return json.dumps(
             {
                 "name": self.name,
                 "unit": self.unit,
                 "devices": list(self.devices),
+                **relays,
                 "resources": {resource.name: resource.capacity for resource in self.resources},
                 "links": [
                     [link.src, link.dst, link.kind.value, list(link.resources)]
@@ -171,6 +195,7 @@ class Topology:
                 ),
                 resources=tuple(Resource(*item) for item in data["resources"].items()),
                 unit=data["unit"],
+                num_relays=data.get("relays", 0),
             )
         except TopologyError:
             raise
@@ -178,7 +203,7 @@ class Topology:
             raise TopologyError(f"text is no topology: {type(err).__name__}: {err}") from err
 
 
-def induce(topology: Topology, devices: Iterable[int]) -> Topology:
+def induce(topology: Topology, devices: Iterable[int], relays: Iterable[int] = ()) -> Topology:
     """Return the part of `topology` that joins `devices`, as ranks 0, 1, … in the given order.
 
     Parameters
@@ -187,6 +212,8 @@ def induce(topology: Topology, devices: Iterable[int]) -> Topology:
         The whole machine.
     devices : iterable of int
         Names as in ``topology.devices``; the result's `devices` are these.
+    relays : iterable of int, optional
+        More devices of the machine, idle ones, that data may run through.
 
     Returns
     -------
@@ -199,7 +226,8 @@ def induce(topology: Topology, devices: Iterable[int]) -> Topology:
     TopologyError
         If a device is unknown, named twice, or none is given.
     """
-    chosen = tuple(devices)
+    idle = tuple(relays)
+    chosen = (*devices, *idle)
     for device in chosen:
         if device not in topology.devices:
             raise TopologyError(f"{topology.name} has no device {device}, only {topology.devices}")
@@ -209,14 +237,18 @@ def induce(topology: Topology, devices: Iterable[int]) -> Topology:
         for link in topology.links
         if link.src in rank_of and link.dst in rank_of
     )
-    return Topology(topology.name, chosen, links, _taken(topology, links), topology.unit)
+    taken = _taken(topology, links)
+    return Topology(topology.name, chosen, links, taken, topology.unit, len(idle))
 
 
 def select_links(topology: Topology, kinds: Iterable[LinkKind]) -> Topology:
     """Return `topology` with only the links of these kinds and the resources that they take."""
     wanted = frozenset(kinds)
     links = tuple(link for link in topology.links if link.kind in wanted)
-    return Topology(topology.name, topology.devices, links, _taken(topology, links), topology.unit)
+    taken = _taken(topology, links)
+    return Topology(
+        topology.name, topology.devices, links, taken, topology.unit, topology.num_relays
+    )
 
 
 def to_networkx(topology: Topology) -> nx.MultiDiGraph[int]:
