@@ -1,0 +1,41 @@
+"""Reads a machine from whatever people have, recognised by its content."""
+
+from __future__ import annotations
+
+from blinkrun.errors import ReportError
+from blinkrun.topology.deserialize import read_json
+from blinkrun.topology.machine import Machine
+
+KNOWN = (
+    "nvidia-smi topo -m, topo -p2p, nvlink -s",
+    "an NCCL or RCCL topology file (XML)",
+    "rocm-smi --showtopo",
+    "amd-smi topology",
+    "what blinkrun topo --json prints",
+)
+
+
+def read_machine(
+    text: str, source: str = "-", *, partial: bool = False, report: int | None = None
+) -> Machine:
+    """Return the machine that a text describes, in any format of `KNOWN`.
+
+    Parameters
+    ----------
+    text : str
+        As people pasted it.
+    source : str, default "-"
+        The file's name, for messages.
+    partial : bool, default False
+        Take what is whole where the text is broken, and note what is left out.
+    report : int, optional
+        Which of several reports in the text, from 1; the first if not given.
+
+    Raises
+    ------
+    ReportError
+        If the text is of no known format or is broken.
+    """
+    if text.lstrip().startswith("{"):
+        return read_json(text, source, partial=partial)
+    raise ReportError(source, 0, f"nothing here is understood; expected {'; '.join(KNOWN)}")
