@@ -17,6 +17,7 @@ CACHE = "BLINKRUN_CACHE_DIR"  # where plans are kept
 VERBOSE = "BLINKRUN_VERBOSE"  # say on stderr what was chosen and why
 LAUNCHED = "BLINKRUN_LAUNCHED"  # set by the launcher in every rank
 SIZE = "BLINKRUN_SIZE"  # set by the launcher: number of ranks
+PLAN = "BLINKRUN_PLAN"  # set by the launcher: the file with the plan that it has made
 BUCKET = "BLINKRUN_BUCKET_BYTES"  # size of gradient buckets
 OVERLAP = "BLINKRUN_OVERLAP"  # auto | on | off
 

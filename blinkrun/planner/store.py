@@ -1,24 +1,29 @@
 """Plans on disk, so that a job does not plan what was planned before.
 
-One file per topology, loss and planner version. A file appears whole or not at all; one that
-cannot be read is made anew; a folder that cannot be used costs time, never the job.
+One file per input: topology with its relays, method, loss and planner version. A file appears
+whole or not at all and carries the hash of its content; one that is broken is named and made anew;
+a folder that cannot be used is named and costs time, never the job.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
 
-from blinkrun import env
-from blinkrun.errors import PlanError
+from blinkrun import env, log
+from blinkrun.errors import PlanError, UsageError
 from blinkrun.planner.make import make_plan
 from blinkrun.planner.plan import PLAN_VERSION, Plan
 from blinkrun.planner.solve import DEFAULT_LOSS
 from blinkrun.topology.graph import Topology
+
+_T = TypeVar("_T")
+_said: set[Path] = set()  # what this process has warned of: once is enough
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -34,6 +39,40 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     if not os.path.isabs(base):  # the XDG specification: relative paths are to be ignored
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
     return Path(base) / "blinkrun" / "plans"
+
+
+def command_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return `cache_dir`, which must be usable if the user has named it; for commands.
+
+    Raises
+    ------
+    UsageError
+        As `check_cache_dir`.
+    """
+    folder = cache_dir(environ)
+    if environ.get(env.CACHE):
+        check_cache_dir(folder)
+    return folder
+
+
+def check_cache_dir(folder: Path) -> None:
+    """Make the folder for plans, and refuse it if it cannot be read and written.
+
+    Raises
+    ------
+    UsageError
+        With the reason.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.scandir(folder).close()
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "not writable"
+    except OSError as err:
+        reason = _reason(err)
+    if reason:
+        raise UsageError(
+            f"plan cache {folder}: {reason}; set {env.CACHE} to a folder that can be written"
+        )
 
 
 def plan_of(
@@ -52,46 +91,113 @@ def plan_of(
     Raises
     ------
     UnreachableRankError, PlanError
-        As `make_plan`. Trouble with the folder or a file in it is not an error.
+        As `make_plan`. Trouble with the folder or a file in it is said, and is not an error.
+    """
+
+    def decode(text: str) -> Plan:
+        plan = Plan.from_json(text)
+        if (plan.topology_hash, plan.loss) != (topology.content_hash, loss):
+            raise PlanError(f"plan of {plan.machine}, another topology")
+        return plan
+
+    return cached(
+        folder,
+        f"plan {loss} {topology.content_hash}",
+        lambda: make_plan(topology, loss=loss),
+        encode=Plan.to_json,
+        decode=decode,
+    )
+
+
+def cached(
+    folder: Path | None,
+    key: str,
+    make: Callable[[], _T],
+    *,
+    encode: Callable[[_T], str],
+    decode: Callable[[str], _T],
+) -> _T:
+    """Return what `folder` keeps under `key`, or what `make` returns, which is then kept.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Made if missing; None: nothing is read or kept.
+    key : str
+        All that the result depends on, in words or hashes; the planner's version is added here.
+    make : callable
+        What to keep; called at most once. Its errors pass.
+    encode, decode : callable
+        To text and back. `decode` raises ValueError (as PlanError is), LookupError or TypeError if
+        the text cannot be right.
     """
     if folder is None:
-        return make_plan(topology, loss=loss)
-    path = folder / f"{_key(topology, loss)}.json"
-    plan = load(path)
-    if plan is None or (plan.topology_hash, plan.loss) != (topology.content_hash, loss):
-        plan = make_plan(topology, loss=loss)
-        save(plan, path)
-    return plan
+        return make()
+    path = folder / f"{_digest(f'{PLAN_VERSION} {key}')[:32]}.plan"
+    text = _read(path)
+    if text is not None:
+        try:
+            return decode(text)
+        except (ValueError, LookupError, TypeError) as err:
+            _say_broken(path, str(err))
+    value = make()
+    _write(encode(value), path)
+    return value
 
 
-def load(path: Path) -> Plan | None:
-    """Return the plan in a file, or None if there is none that can be used."""
+def _read(path: Path) -> str | None:
+    """Return the whole text that `_write` kept, or None if there is none or it is broken."""
     try:
-        return Plan.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, PlanError):
+        head, _, body = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
         return None
+    except OSError as err:
+        _say_unusable(path.parent, err)
+        return None
+    if head.decode("ascii", "replace") != hashlib.sha256(body).hexdigest():
+        _say_broken(path, "its content is not what was written")
+        return None
+    return body.decode()
 
 
-def save(plan: Plan, path: Path) -> bool:
-    """Write a plan so that other processes see all of it or nothing; return whether it is kept."""
+def _write(text: str, path: Path) -> None:
+    """Keep a text so that other processes see all of it or nothing."""
+    body = text.encode()
     # a name of its own for every writer, in the same folder so that the last step is a rename
     unfinished = path.with_name(f".unfinished-{os.urandom(8).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(plan.to_json())
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             unfinished.replace(path)
         except OSError:
             with suppress(OSError):
                 unfinished.unlink()
-            return False
-    except OSError:
-        return False
-    return True
+            raise
+    except OSError as err:
+        _say_unusable(path.parent, err)
 
 
-def _key(topology: Topology, loss: Fraction) -> str:
-    text = f"{PLAN_VERSION} {loss} {topology.content_hash}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _say_broken(path: Path, problem: str) -> None:
+    _say_once(path, f"plan cache: {path} is broken ({problem}); planned anew")
+
+
+def _say_unusable(folder: Path, err: OSError) -> None:
+    hint = f"plans are not kept ({env.CACHE} names another folder)"
+    _say_once(folder, f"plan cache {folder}: {_reason(err)}; {hint}")
+
+
+def _say_once(about: Path, message: str) -> None:
+    if about not in _said:
+        _said.add(about)
+        log.say(message)
+
+
+def _reason(err: OSError) -> str:
+    return err.strerror or str(err)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
