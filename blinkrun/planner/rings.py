@@ -107,8 +107,8 @@ def ring_peer(
     root : Rank, optional
         Of the collective; every rank of a ring gives the same rate.
     lane : int, optional
-        Width of one lane, in the topology's unit. Default: what all NVLink capacities are
-        multiples of.
+        Width of one lane, in the topology's unit. Default: 1 where the unit is a lane, else what
+        all NVLink capacities are multiples of.
 
     Raises
     ------
@@ -176,7 +176,10 @@ def _fabric_rings(topology: Topology, lane: int | None) -> _Found:
     if not links:
         return _Found(RingKind.NONE, (), is_exact=True)
     capacity = {resource.name: resource.capacity for resource in topology.resources}
-    wide = lane or gcd(*(capacity[name] for _, link in links for name in link.resources))
+    wide = lane
+    if wide is None:
+        in_lanes = topology.unit == "lane"
+        wide = 1 if in_lanes else gcd(*(capacity[at] for _, link in links for at in link.resources))
     if wide < 1:
         raise PlanError(f"a lane of {lane} {topology.unit} is no width")
     takers = Counter(name for _, link in links for name in link.resources)
