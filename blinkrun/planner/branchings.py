@@ -26,8 +26,10 @@ _Lanes = list[list[int]]
 _MAX_TREES = 64  # more unit trees than this are no help to anyone who wants few
 
 
-def pack_branchings(network: Network, root: Rank, loss: Fraction) -> Packed | None:
-    """Return unit trees from `root` at the rate of the least cut, up to `loss` less.
+def pack_branchings(
+    network: Network, root: Rank, loss: Fraction, floor: Fraction = Fraction(0)
+) -> Packed | None:
+    """Return unit trees from `root` at the rate of the least cut, up to `loss` less, not below `floor`.
 
     The unit is the greatest common divisor of the capacities. Growing starts anew with every
     order of the ranks, and the packing whose deepest tree is shallowest wins; of it the shallowest
@@ -36,9 +38,10 @@ def pack_branchings(network: Network, root: Rank, loss: Fraction) -> Packed | No
     Returns
     -------
     Packed or None
-        None where arcs share a resource, or where there would be too many trees.
+        None where arcs share a resource or there are relays (the theorem is about trees that
+        reach every node), or where there would be too many trees.
     """
-    if not network.is_separate:
+    if not network.is_separate or network.num_relays:
         return None
     unit = gcd(*network.capacities)
     width = [min(network.capacities[at] for at, _ in arc.use) // unit for arc in network.arcs]
@@ -54,7 +57,8 @@ def pack_branchings(network: Network, root: Rank, loss: Fraction) -> Packed | No
         for turn in range(network.size)
     ]
     best = min(tries, key=lambda trees: (trees[-1].depth, sum(tree.depth for tree in trees)))
-    few = Counter(best[: ceil(count * (1 - loss))])
+    wanted = min(max(count * (1 - loss), floor / unit), Fraction(count))
+    few = Counter(best[: ceil(wanted)])
     near = _flow(lanes, root, far, count + 1)[1]
     prices = [Fraction(0)] * len(network.capacities)
     for arc in network.arcs:

@@ -5,8 +5,10 @@ If every tree costs at least 1 at prices :math:`p`, any packing with rates :math
 .. math:: \sum_t w_t \le \sum_t w_t \sum_{r \in t} p_r = \sum_r p_r \sum_{t \ni r} w_t
           \le \sum_r p_r c_r,
 
-so the price of all capacity together bounds the rate (weak duality of linear programs). Whether
-every tree costs at least 1 is decided exactly, by the cheapest tree in whole numbers.
+so the price of all capacity together bounds the rate (weak duality of linear programs). Where all
+ranks are roots with equal rates, it is enough that the cheapest trees of the roots cost at least 1
+on average: each root has the same part of the rate. Whether that holds is decided exactly, by the
+cheapest trees in whole numbers.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from blinkrun.types import Rank
 class Certificate:
     """Prices under which every tree of `flow` (from `root`, if given) costs at least 1.
 
+    Of allgather and reducescatter: the cheapest trees of all roots, on average.
+
     Attributes
     ----------
     flow : Flow
     root : Rank or None
-        None for allreduce, whose trees may have any root.
+        Of broadcast and reduce; None elsewhere.
     prices : tuple of (str, Fraction)
         Resource and price per unit of capacity, sorted; resources left out are free.
     """
@@ -75,7 +79,12 @@ def total_price(prices: Sequence[Fraction], capacities: Sequence[int]) -> Fracti
 
 
 def tree_cost(network: Network, root: Rank | None, prices: Sequence[Fraction]) -> Fraction:
-    """Return what the cheapest tree costs at `prices`, one per resource."""
+    """Return what the cheapest tree costs at `prices`, one per resource.
+
+    Where all ranks are roots, that is the average over the roots.
+    """
     scale = lcm(*(price.denominator for price in prices))
     weights = network.weights([int(price * scale) for price in prices])
-    return Fraction(sum(weights[arc] for arc in cheapest_tree(network, root, weights)), scale)
+    roots = network.roots if root is None else (root,)
+    total = sum(weights[arc] for at in roots for arc in cheapest_tree(network, at, weights))
+    return Fraction(total, scale * len(roots))

@@ -1,9 +1,14 @@
-"""The best packing, exactly: a linear program over all spanning trees, by column generation.
+"""The best packing, exactly: a linear program over all trees, by column generation.
 
 Maximise the sum of rates such that no resource carries more than its capacity. There are far too
-many trees to list, so the master program (HiGHS) knows only some; its dual prices say what each
-resource is worth, and the cheapest spanning tree at these prices is the tree to add. When none
-costs less than 1 the solution is optimal over all trees, and the prices are the proof.
+many trees to list, so the program (see `simplex`) knows only some; its prices say what each
+resource is worth, and the cheapest tree at these prices is the tree to add. When none costs less
+than 1 the solution is optimal over all trees, and the prices are the proof. The last word is
+spoken in fractions: rate and bound are then equal, not only close.
+
+Where all ranks are roots with equal rates [3]_, a further variable is the rate of every root, and a
+row per root keeps it from exceeding what the root's trees carry. The price of that row is what a
+tree of the root may cost.
 
 The columns start as the shallowest tree of every rank, and only trees that improve are added: on
 a switch the one-hop stars are already optimal.
@@ -12,139 +17,205 @@ References
 ----------
 .. [1] G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020.
 .. [2] F. Barahona, "Packing spanning trees", Mathematics of Operations Research 20(1), 1995.
+.. [3] L. Zhao et al., "ForestColl: Efficient Collective Communications on Heterogeneous Network
+   Fabrics", arXiv 2402.06787, 2024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import linprog
+from math import lcm
 
 from blinkrun.errors import InternalError
 from blinkrun.planner.certificate import total_price, tree_cost
 from blinkrun.planner.network import Column, Network
-from blinkrun.planner.rational import exact_basis, round_fraction
 from blinkrun.planner.seeds import arc_order
+from blinkrun.planner.simplex import Simplex, Vertex
 from blinkrun.planner.spanning import cheapest_tree
 from blinkrun.types import Rank
 
 _UNIT = 10**9  # whole-number weight of price 1
-_ENOUGH = _UNIT - 100  # a tree that costs this much does not improve the master by its tolerance
+_ENOUGH = 1 - 1e-7  # a tree that costs this part of what it may does not improve the program
 _MAX_ROUNDS = 2000
-_DENOMINATORS = (100, 10_000)
+_MAX_HUBS = 8  # ranks near which trees are looked for in one round
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The solution over all trees: those that the master met, and resource prices as proof."""
+    """The solution over all trees.
 
+    Attributes
+    ----------
+    rates : dict of Column to Fraction
+        Trees that reach `bound` together, unless rounding has cost a little.
+    columns : tuple of Column
+        All trees that were met on the way.
+    prices : tuple of Fraction
+        Of the resources: the proof of `bound`.
+    bound : Fraction
+    """
+
+    rates: Mapping[Column, Fraction]
     columns: tuple[Column, ...]
     prices: tuple[Fraction, ...]
     bound: Fraction
 
+    @property
+    def rate(self) -> Fraction:
+        """Sum of the rates."""
+        return sum(self.rates.values(), Fraction(0))
+
+
+class Master:
+    """The program over the trees that are known so far."""
+
+    def __init__(self, network: Network, root: Rank | None, columns: Iterable[Column] = ()) -> None:
+        self.network = network
+        self.root = root
+        self.numbers: dict[Column, int] = {}
+        resources = len(network.capacities)
+        joint = network.size if network.flow.is_joint else 0
+        self._simplex = Simplex((*network.capacities, *[0] * joint), scale=min(network.capacities))
+        self._row_of = {rank: resources + rank for rank in range(joint)}
+        if joint:
+            self._simplex.add(dict.fromkeys(self._row_of.values(), 1), joint)
+        for column in columns:
+            self.add(column)
+
+    def add(self, column: Column) -> None:
+        """Add a tree that is not known yet."""
+        use: dict[int, int] = dict(self.network.use(column))
+        if self._row_of:
+            use[self._row_of[self.network.root_of(column)]] = -1
+        self.numbers[column] = self._simplex.add(use, 0 if self._row_of else 1)
+
+    def solve(self) -> float:
+        """Return the best total rate of the known trees."""
+        return self._simplex.solve() * min(self.network.capacities)
+
+    @property
+    def rates(self) -> dict[Column, float]:
+        """What each tree carries in the last solution."""
+        values = self._simplex.values
+        return {column: values[number] for column, number in self.numbers.items()}
+
+    def prices(self) -> tuple[list[float], dict[Rank | None, float]]:
+        """Return the price of each resource, and what a tree of each root may cost."""
+        prices = self._simplex.prices
+        if not self._row_of:
+            return prices, {self.root: 1.0}
+        return prices[: len(self.network.capacities)], {
+            rank: prices[row] for rank, row in self._row_of.items()
+        }
+
+    def exact(
+        self,
+    ) -> tuple[dict[Column, Fraction], list[Fraction], dict[Rank | None, Fraction]] | None:
+        """Return rates, prices and what trees may cost in fractions; None where that fails."""
+        vertex = self._simplex.vertex()
+        if vertex is None:
+            return None
+        rates = {c: vertex.values[n] for c, n in self.numbers.items() if vertex.values[n]}
+        prices = list(vertex.prices[: len(self.network.capacities)])
+        if not self._row_of:
+            return rates, prices, {self.root: Fraction(1)}
+        rates = _equal_totals(self.network, rates)
+        return rates, prices, {rank: vertex.prices[row] for rank, row in self._row_of.items()}
+
+
+def _equal_totals(network: Network, rates: Mapping[Column, Fraction]) -> dict[Column, Fraction]:
+    """Return `rates` with those roots slowed down that have more than others."""
+    totals = [Fraction(0)] * network.size
+    for column, rate in rates.items():
+        totals[network.root_of(column)] += rate
+    least = min(totals)
+    if not least:
+        return {}
+    return {
+        column: rate * least / totals[network.root_of(column)] for column, rate in rates.items()
+    }
+
 
 def solve_packing(network: Network, root: Rank | None, columns: Iterable[Column]) -> Optimum:
-    """Return the optimum over all trees, starting from `columns` (at least one)."""
-    pool = list(dict.fromkeys(columns))
-    orders = [arc_order(network, root, hub) for hub in range(network.size)]
+    """Return the optimum over all trees, starting from `columns` (at least one per root)."""
+    master = Master(network, root, dict.fromkeys(columns))
+    orders = _orders(network, root)
     for _ in range(_MAX_ROUNDS):
-        _, prices = solve_master(network, pool)
-        weights = network.weights([max(0, round(price * _UNIT)) for price in prices])
-        new = [
-            column
-            for column in dict.fromkeys(
-                cheapest_tree(network, root, weights, order) for order in orders
-            )
-            if sum(weights[arc] for arc in column) < _ENOUGH and column not in pool
-        ]
+        master.solve()
+        new = _improving(master, orders)
         if not new:
-            return _proven(network, root, pool, prices)
-        pool += new
+            found = _settled(master)
+            if isinstance(found, Optimum):
+                return found
+            new = found
+        for column in new:
+            master.add(column)
     raise InternalError(f"packing has not converged after {_MAX_ROUNDS} rounds")
 
 
-def use_matrix(network: Network, columns: Sequence[Column]) -> NDArray[np.float64]:
-    """Return how often each column takes each resource, shape (resources, columns)."""
-    matrix = np.zeros((len(network.capacities), len(columns)))
-    for at, column in enumerate(columns):
-        for resource, times in network.use(column).items():
-            matrix[resource, at] = times
-    return matrix
+def _orders(network: Network, root: Rank | None) -> list[tuple[Rank | None, list[int]]]:
+    """Return the roots of trees to look for, and which arcs to prefer among equals."""
+    if network.flow.is_joint:
+        return [(rank, arc_order(network, rank, rank)) for rank in range(network.size)]
+    step = -(-network.size // _MAX_HUBS)
+    return [(root, arc_order(network, root, hub)) for hub in range(0, network.size, step)]
 
 
-def solve_master(network: Network, columns: Sequence[Column]) -> tuple[list[float], list[float]]:
-    """Return the best rates of these columns, and the resource prices."""
-    scale = min(network.capacities)
-    found = linprog(
-        -np.ones(len(columns)),
-        A_ub=use_matrix(network, columns),
-        b_ub=np.array(network.capacities) / scale,
-        method="highs-ds",
-        options={"presolve": False},
-    )
-    if found.status != 0 or found.x is None:
-        raise InternalError(f"the packing program was not solved: {found.message}")
-    return [float(rate) * scale for rate in found.x], [-float(y) for y in found.ineqlin.marginals]
+def _improving(master: Master, orders: Sequence[tuple[Rank | None, list[int]]]) -> list[Column]:
+    """Return trees that cost less than they may."""
+    prices, allowed = master.prices()
+    weights = master.network.weights([round(price * _UNIT) for price in prices])
+    found = []
+    for root, order in orders:
+        column = cheapest_tree(master.network, root, weights, order)
+        cost = sum(weights[arc] for arc in column)
+        if cost < allowed[root] * _UNIT * _ENOUGH and column not in master.numbers:
+            found.append(column)
+    return list(dict.fromkeys(found))
 
 
-def exact_rates(network: Network, columns: Sequence[Column]) -> list[Fraction]:
-    """Return the best rates of these columns in fractions that keep within every capacity."""
-    rates, _ = solve_master(network, columns)
-    uses = [network.use(column) for column in columns]
-    resources = range(len(network.capacities))
-    rows = [[use[at] for use in uses] for at in resources]
-    slack = [
-        network.capacities[at]
-        - sum(times * rate for times, rate in zip(rows[at], rates, strict=True))
-        for at in resources
+def _settled(master: Master) -> Optimum | list[Column]:
+    """Return the optimum, or trees that improve it by less than floating point can see."""
+    network, root = master.network, master.root
+    exact = master.exact()
+    if exact is None:
+        return _rounded(master)
+    rates, prices, allowed = exact
+    scale = lcm(*(price.denominator for price in prices))
+    weights = network.weights([int(price * scale) for price in prices])
+    trees = {at: cheapest_tree(network, at, weights) for at in allowed}
+    cheaper = [
+        tree
+        for at, tree in trees.items()
+        if sum(weights[arc] for arc in tree) < allowed[at] * scale and tree not in master.numbers
     ]
-    tries: list[list[Fraction] | None] = [
-        [round_fraction(rate, limit) for rate in rates] for limit in _DENOMINATORS
-    ]
-    tries.append(exact_basis(rows, network.capacities, rates, slack))
-    tries.append([Fraction(max(0.0, rate)) for rate in rates])
-    fitted = [_fit(rows, network.capacities, attempt) for attempt in tries if attempt is not None]
-    return max(fitted, key=sum)
+    return cheaper or _proven(master, rates, prices)
 
 
-def _fit(
-    rows: Sequence[Sequence[int]], capacities: Sequence[int], rates: list[Fraction]
-) -> list[Fraction]:
-    """Return `rates` scaled down as far as the fullest resource asks."""
-    over = Fraction(1)
-    for row, capacity in zip(rows, capacities, strict=True):
-        load = sum(
-            (times * rate for times, rate in zip(row, rates, strict=True) if times), Fraction(0)
-        )
-        over = max(over, load / capacity)
-    return [rate / over for rate in rates]
+def _rounded(master: Master) -> Optimum:
+    """Return what floating point says, made to fit; its rate is a little below its bound."""
+    prices, _ = master.prices()
+    rates = {c: Fraction(rate) for c, rate in master.rates.items() if rate > 0}
+    if master.network.flow.is_joint:
+        rates = _equal_totals(master.network, rates)
+    load = [Fraction(0)] * len(master.network.capacities)
+    for column, rate in rates.items():
+        for at, times in master.network.use(column).items():
+            load[at] += times * rate
+    over = max(taken / room for taken, room in zip(load, master.network.capacities, strict=True))
+    fitted = {column: rate / over for column, rate in rates.items()}
+    return _proven(master, fitted, [Fraction(price) for price in prices])
 
 
 def _proven(
-    network: Network, root: Rank | None, pool: Sequence[Column], prices: Sequence[float]
+    master: Master, rates: Mapping[Column, Fraction], prices: Sequence[Fraction]
 ) -> Optimum:
-    """Return the optimum with the exact prices that prove the least bound."""
-    uses = [network.use(column) for column in pool]
-    resources = range(len(network.capacities))
-    rows = [[use[at] for at in resources] for use in uses]
-    slack = [sum(times * y for times, y in zip(row, prices, strict=True)) - 1 for row in rows]
-    tries: list[list[Fraction] | None] = [
-        [round_fraction(price, limit) for price in prices] for limit in _DENOMINATORS
-    ]
-    tries.append(exact_basis(rows, [1] * len(rows), prices, slack))
-    tries.append([Fraction(max(0.0, price)) for price in prices])
-    best: Optimum | None = None
-    for attempt in tries:
-        cost = tree_cost(network, root, attempt) if attempt else Fraction(0)
-        if attempt and cost > 0:
-            scaled = tuple(price / cost for price in attempt)
-            bound = total_price(scaled, network.capacities)
-            if best is None or bound < best.bound:
-                best = Optimum(tuple(pool), scaled, bound)
-    if best is None:
+    """Return the optimum with prices at which trees cost 1."""
+    cost = tree_cost(master.network, master.root, prices)
+    if cost == 0:
         raise InternalError("no resource prices prove a bound on the packing")
-    return best
+    scaled = tuple(price / cost for price in prices)
+    bound = total_price(scaled, master.network.capacities)
+    return Optimum(rates, tuple(master.numbers), scaled, bound)

@@ -16,16 +16,17 @@ Both choose from the shallowest trees of all ranks alone, where these reach the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from blinkrun.planner.certificate import total_price
 from blinkrun.planner.forests import pack_forests
-from blinkrun.planner.lp import Optimum, exact_rates, solve_master, use_matrix
+from blinkrun.planner.lp import Master, Optimum
 from blinkrun.planner.network import Column, Network
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.seeds import Packed, Rooted, rooted
@@ -70,21 +71,33 @@ def few_trees(
         At most the optimum's bound.
     """
     pool = tuple(dict.fromkeys(tree.column for tree in shallow))
-    rates, _ = solve_master(network, pool)
-    if sum(rates) < target * _TOLERANCE:
+    master = Master(network, root, pool)
+    if master.solve() < target * _TOLERANCE:
         pool = optimum.columns
-        rates, _ = solve_master(network, pool)
+        master = Master(network, root, pool)
+        master.solve()
     wanted = _Wanted(network, root, pool, optimum, target)
-    found = [_packed(wanted, _equal_shares(wanted)), _packed(wanted, _drop(wanted, rates))]
+    found = [_packed(wanted, _drop(wanted, master.rates)), _packed(wanted, optimum.rates)]
+    if not network.flow.is_joint:
+        found.append(_packed(wanted, _equal_shares(wanted)))
     return min(
-        (packed for packed in found if packed.trees),
+        (packed for packed in found if packed.trees and packed.rate >= target),
         key=lambda packed: (len(packed.trees), packed.trees[-1].depth),
     )
 
 
-def _packed(wanted: _Wanted, rate_of: dict[Column, Fraction]) -> Packed:
+def _root_of(wanted: _Wanted, column: Column) -> Rank | None:
+    """Return where a tree hangs; None if it may hang anywhere."""
+    if wanted.network.flow.is_joint:
+        return wanted.network.root_of(column)
+    return wanted.root
+
+
+def _packed(wanted: _Wanted, rate_of: Mapping[Column, Fraction]) -> Packed:
     trees = sorted(
-        rooted(wanted.network, wanted.root, column) for column, rate in rate_of.items() if rate > 0
+        rooted(wanted.network, _root_of(wanted, column), column)
+        for column, rate in rate_of.items()
+        if rate > 0
     )
     return Packed(
         trees=tuple(trees),
@@ -94,31 +107,36 @@ def _packed(wanted: _Wanted, rate_of: dict[Column, Fraction]) -> Packed:
     )
 
 
-def _drop(wanted: _Wanted, rates: Sequence[float]) -> dict[Column, Fraction]:
+def _drop(wanted: _Wanted, rates: Mapping[Column, float]) -> dict[Column, Fraction]:
     """Return columns of which none can be spared, and their best rates; found greedily."""
     least = float(wanted.target) * _TOLERANCE
-    now = _carrying(wanted.pool, rates, least)
+    now = _carrying(rates, least)
     needed: set[Column] = set()
     while len(needed) < len(now):
         slowest = min(now.keys() - needed, key=lambda column: (now[column], column))
         needed.add(slowest)
-        rest = [column for column in now if column != slowest]
-        if rest:
-            without, _ = solve_master(wanted.network, rest)
-            if sum(without) >= least:
-                now = _carrying(rest, without, least)
-                needed &= now.keys()
-    kept = list(now)
-    return dict(zip(kept, exact_rates(wanted.network, kept), strict=True))
+        without = Master(wanted.network, wanted.root, [c for c in now if c != slowest])
+        if without.solve() >= least:
+            now = _carrying(without.rates, least)
+            needed &= now.keys()
+    last = Master(wanted.network, wanted.root, now)
+    last.solve()
+    exact = last.exact()
+    return exact[0] if exact else {}
 
 
-def _carrying(
-    columns: Sequence[Column], rates: Sequence[float], least: float
-) -> dict[Column, float]:
+def _carrying(rates: Mapping[Column, float], least: float) -> dict[Column, float]:
     """Return the columns that carry anything."""
-    return {
-        column: rate for column, rate in zip(columns, rates, strict=True) if rate > 1e-9 * least
-    }
+    return {column: rate for column, rate in rates.items() if rate > 1e-9 * least}
+
+
+def use_matrix(network: Network, columns: Sequence[Column]) -> NDArray[np.float64]:
+    """Return how often each column takes each resource, shape (resources, columns)."""
+    matrix = np.zeros((len(network.capacities), len(columns)))
+    for at, column in enumerate(columns):
+        for resource, times in network.use(column).items():
+            matrix[resource, at] = times
+    return matrix
 
 
 def _equal_shares(wanted: _Wanted) -> dict[Column, Fraction]:

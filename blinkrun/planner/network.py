@@ -7,22 +7,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from blinkrun.errors import UnreachableRankError
+from blinkrun.errors import PlanError, UnreachableRankError
 from blinkrun.planner.packing import Edge, Flow, Tree
 from blinkrun.topology.graph import Topology
 from blinkrun.types import Rank
 
 Column = tuple[int, ...]  # a spanning tree: its arcs, as ascending indices
+MAX_RELAYS = 8  # the cheapest tree is looked for with every choice of relays
 
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """A possible tree edge; `use` counts how often it takes each resource, by index."""
+    """A possible tree edge; `use` counts how often it takes each resource, by index.
+
+    `kinds` are those of the links, in the same order.
+    """
 
     parent: Rank
     child: Rank
     links: tuple[int, ...]
     use: tuple[tuple[int, int], ...]
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +44,21 @@ class Network:
         Of the topology's resources, in order.
     arcs : tuple of Arc
         Sorted by parent, child and links.
+    num_relays : int
+        Nodes ``size``, ``size + 1``, … that a tree may run through but need not reach.
     reach : tuple of tuple of (rank, arc)
-        Per rank the neighbours that a tree may grow to, by rank, the widest of parallel arcs first.
+        Per node the neighbours that a tree may grow to, by rank, the widest of parallel arcs first.
     """
 
     flow: Flow
     size: int
     capacities: tuple[int, ...]
     arcs: tuple[Arc, ...]
+    num_relays: int = 0
     reach: tuple[tuple[tuple[Rank, int], ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        found: list[list[tuple[Rank, int]]] = [[] for _ in range(self.size)]
+        found: list[list[tuple[Rank, int]]] = [[] for _ in range(self.num_nodes)]
         for index, arc in enumerate(self.arcs):
             found[arc.parent].append((arc.child, index))
             if self.flow is Flow.BOTH:
@@ -61,6 +69,16 @@ class Network:
 
     def _width(self, index: int) -> float:
         return min(self.capacities[at] / times for at, times in self.arcs[index].use)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of ranks and relays."""
+        return self.size + self.num_relays
+
+    @property
+    def roots(self) -> tuple[Rank | None, ...]:
+        """What trees there are to choose from where the caller names no root."""
+        return tuple(range(self.size)) if self.flow.is_joint else (None,)
 
     @property
     def is_separate(self) -> bool:
@@ -81,13 +99,13 @@ class Network:
         return [sum(prices[at] * times for at, times in arc.use) for arc in self.arcs]
 
     def parents(self, column: Column, root: Rank) -> tuple[int, ...]:
-        """Return the parent of every rank when the tree hangs from `root`."""
-        near: list[list[Rank]] = [[] for _ in range(self.size)]
+        """Return the parent of every node when the tree hangs from `root`; -1 where it has none."""
+        near: list[list[Rank]] = [[] for _ in range(self.num_nodes)]
         for index in column:
             arc = self.arcs[index]
             near[arc.parent].append(arc.child)
             near[arc.child].append(arc.parent)
-        parents = [-1] * self.size
+        parents = [-1] * self.num_nodes
         stack = [root]
         while stack:
             rank = stack.pop()
@@ -104,6 +122,11 @@ class Network:
     def centre(self, column: Column) -> Rank:
         """Return the rank from which the tree is shallowest, the lowest of equals."""
         return min(range(self.size), key=lambda rank: (self.depth(column, rank), rank))
+
+    def root_of(self, column: Column) -> Rank:
+        """Return the root of an arborescence: the one rank that none of its arcs enters."""
+        entered = {self.arcs[index].child for index in column}
+        return next(rank for rank in range(self.size) if rank not in entered)
 
     def tree(self, column: Column, root: Rank) -> Tree:
         """Return the tree with its edges leading away from `root`."""
@@ -133,7 +156,17 @@ def levels(parents: Sequence[int]) -> list[int]:
 
 
 def network_of(topology: Topology, flow: Flow) -> Network:
-    """Return the arcs of `topology` for `flow`; whether they join all ranks is not checked here."""
+    """Return the arcs of `topology` for `flow`; whether they join all ranks is not checked here.
+
+    Raises
+    ------
+    PlanError
+        If there are more relays than can all be tried.
+    """
+    if topology.num_relays > MAX_RELAYS:
+        raise PlanError(
+            f"{topology.num_relays} relays; trees are planned with {MAX_RELAYS} at most"
+        )
     index_of = {resource.name: at for at, resource in enumerate(topology.resources)}
     between: dict[tuple[Rank, Rank], list[int]] = {}
     for index, link in enumerate(topology.links):
@@ -145,17 +178,19 @@ def network_of(topology: Topology, flow: Flow) -> Network:
             use = Counter(
                 index_of[name] for link in links for name in topology.links[link].resources
             )
-            arcs.append(Arc(parent, child, tuple(sorted(links)), tuple(sorted(use.items()))))
+            taken = tuple(sorted(links))
+            kinds = tuple(topology.links[link].kind.value for link in taken)
+            arcs.append(Arc(parent, child, taken, tuple(sorted(use.items())), kinds))
     capacities = tuple(resource.capacity for resource in topology.resources)
-    return Network(flow, topology.size, capacities, tuple(arcs))
+    return Network(flow, topology.size, capacities, tuple(arcs), topology.num_relays)
 
 
 def _pairs(between: Iterable[tuple[Rank, Rank]], flow: Flow) -> set[tuple[Rank, Rank]]:
     """Return the (parent, child) pairs that links allow."""
     pairs = set(between)
-    if flow is Flow.DOWN:
+    if flow in (Flow.DOWN, Flow.ALL_DOWN):
         return pairs
-    if flow is Flow.UP:
+    if flow in (Flow.UP, Flow.ALL_UP):
         return {(dst, src) for src, dst in pairs}
     return {(src, dst) for src, dst in pairs if src < dst and (dst, src) in pairs}
 
@@ -185,7 +220,28 @@ def shallow_tree(network: Network, start: Rank, hub: Rank) -> Column:
     # what only the trunk leads to
     for rank in trunk:
         tree = _breadth_first(network, tree, rank)
-    return tuple(sorted(index for index in tree.values() if index >= 0))
+    return pruned(network, (index for index in tree.values() if index >= 0))
+
+
+def pruned(network: Network, arcs: Iterable[int]) -> Column:
+    """Return the tree of `arcs` without the branches on which there are only relays."""
+    column = set(arcs)
+    if not network.num_relays:
+        return tuple(sorted(column))
+    while True:
+        ends = Counter(
+            end
+            for index in column
+            for end in (network.arcs[index].parent, network.arcs[index].child)
+        )
+        bare = {node for node, times in ends.items() if node >= network.size and times == 1}
+        if not bare:
+            return tuple(sorted(column))
+        column = {
+            index
+            for index in column
+            if network.arcs[index].parent not in bare and network.arcs[index].child not in bare
+        }
 
 
 def _breadth_first(network: Network, tree: dict[Rank, int], hub: Rank) -> dict[Rank, int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import isqrt
 
 Matrix = Sequence[Sequence[int]]
-_EPSILON = 1e-7  # relative; solvers are asked for less
+_PRIMES = (2**127 - 1, 2**521 - 1, 2**2203 - 1)  # Mersenne; the first is enough for most
 
 
 def round_fraction(value: float, max_denominator: int) -> Fraction:
@@ -18,52 +19,83 @@ def round_fraction(value: float, max_denominator: int) -> Fraction:
     return max(Fraction(0), Fraction(value).limit_denominator(max_denominator))
 
 
-def solve_exactly(rows: Matrix, rhs: Sequence[int]) -> list[Fraction] | None:
-    """Return the x with ``rows @ x == rhs``, or None if there is none or more than one.
+def solve_square(rows: Matrix, rhs: Sequence[int]) -> list[Fraction] | None:
+    """Return the x with ``rows @ x == rhs``, or None where there is not exactly one.
 
-    Gauss-Jordan elimination in fractions; there may be more rows than unknowns.
+    Elimination modulo a prime, in which numbers do not grow; the fractions that the remainders
+    stand for are found by Euclid's algorithm [1]_ and put in to see that they solve the rows. Where
+    they do not, they are too long for the prime, and the next one is taken.
 
-    >>> solve_exactly([[2, 0], [0, 4], [2, 4]], [1, 1, 2])
-    [Fraction(1, 2), Fraction(1, 4)]
-    >>> solve_exactly([[1, 1]], [1]) is None
+    References
+    ----------
+    .. [1] P. S. Wang, "A p-adic algorithm for univariate partial fractions", SYMSAC 1981.
+
+    Examples
+    --------
+    >>> solve_square([[2, 1], [0, 4]], [1, 1])
+    [Fraction(3, 8), Fraction(1, 4)]
+    >>> solve_square([[1, 1], [2, 2]], [1, 2]) is None
     True
     """
-    work = [[Fraction(at) for at in (*row, right)] for row, right in zip(rows, rhs, strict=True)]
-    unknowns = len(work[0]) - 1 if work else 0
-    for column in range(unknowns):
-        pivot = next((at for at in range(column, len(work)) if work[at][column]), None)
-        if pivot is None:
+    for prime in _PRIMES:
+        remainders = _eliminate(rows, rhs, prime)
+        if remainders is None:
             return None
-        work[column], work[pivot] = work[pivot], work[column]
-        head = work[column]
-        factor = 1 / head[column]
-        work[column] = head = [factor * at if at else at for at in head]
-        for other, row in enumerate(work):
-            if other != column and row[column]:
-                times = row[column]
-                work[other] = [
-                    at - times * above if above else at for at, above in zip(row, head, strict=True)
-                ]
-    if any(row[-1] for row in work[unknowns:]):
-        return None
-    return [row[-1] for row in work[:unknowns]]
+        found = [_fraction_of(value, prime) for value in remainders]
+        if _solves(rows, rhs, found):
+            return found
+    return None
 
 
-def exact_basis(
-    rows: Matrix, rhs: Sequence[int], solution: Sequence[float], slack: Sequence[float]
-) -> list[Fraction] | None:
-    """Return the exact vertex of ``rows @ x <= rhs`` (or ``>=``) that is close to `solution`.
+def _solves(rows: Matrix, rhs: Sequence[int], found: Sequence[Fraction]) -> bool:
+    return all(
+        sum((times * value for times, value in zip(row, found, strict=True) if times), Fraction(0))
+        == right
+        for row, right in zip(rows, rhs, strict=True)
+    )
 
-    Unknowns that are 0 stay 0; rows without slack hold with equality. None if they do not
-    determine the rest.
+
+def _eliminate(rows: Matrix, rhs: Sequence[int], prime: int) -> list[int] | None:
+    """Return the solution modulo `prime`, None if the rows do not determine it.
+
+    The row with fewest entries comes first: most rows of a packing are short and stay so.
     """
-    scale = max(map(abs, solution), default=0.0) or 1.0
-    support = [at for at, value in enumerate(solution) if value > _EPSILON * scale]
-    tight = [at for at, value in enumerate(slack) if abs(value) < _EPSILON * max(1, abs(rhs[at]))]
-    found = solve_exactly([[rows[r][c] for c in support] for r in tight], [rhs[r] for r in tight])
-    if found is None or len(found) != len(support):
-        return None
-    exact = [Fraction(0)] * len(solution)
-    for at, value in zip(support, found, strict=True):
-        exact[at] = value
-    return exact
+    waiting = [
+        ({at: value % prime for at, value in enumerate(row) if value}, right % prime)
+        for row, right in zip(rows, rhs, strict=True)
+    ]
+    done: list[tuple[int, dict[int, int], int]] = []
+    while waiting:
+        shortest = min(range(len(waiting)), key=lambda at: len(waiting[at][0]))
+        head, right = waiting.pop(shortest)
+        if not head:
+            return None
+        pivot = min(head)
+        factor = pow(head.pop(pivot), -1, prime)
+        head = {at: value * factor % prime for at, value in head.items()}
+        right = right * factor % prime
+        done.append((pivot, head, right))
+        for at, (row, other) in enumerate(waiting):
+            times = row.pop(pivot, 0)
+            if times:
+                for column, value in head.items():
+                    left = (row.get(column, 0) - times * value) % prime
+                    if left:
+                        row[column] = left
+                    else:
+                        row.pop(column, None)
+                waiting[at] = row, (other - times * right) % prime
+    solution = [0] * len(rows)
+    for pivot, head, right in reversed(done):
+        solution[pivot] = (right - sum(v * solution[at] for at, v in head.items())) % prime
+    return solution
+
+
+def _fraction_of(remainder: int, prime: int) -> Fraction:
+    """Return the fraction with small terms that leaves `remainder` modulo `prime`."""
+    limit = isqrt(prime // 2)
+    above, below = (prime, 0), (remainder, 1)
+    while below[0] > limit:
+        times = above[0] // below[0]
+        above, below = below, (above[0] - times * below[0], above[1] - times * below[1])
+    return Fraction(*below)

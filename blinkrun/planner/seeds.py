@@ -7,7 +7,7 @@ from a root. Finding that out takes whole-number arithmetic only, no solver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,6 +47,17 @@ def rooted(network: Network, root: Rank | None, column: Column) -> Rooted:
     return Rooted(network.depth(column, at), at, column)
 
 
+def starts(network: Network, root: Rank | None) -> list[tuple[Rank | None, Rank, Rank]]:
+    """Return (root, where to start, hub) of the trees to begin with.
+
+    Where all ranks are roots each is its own hub; a tree from one through another hub is left to
+    the linear program.
+    """
+    if network.flow.is_joint:
+        return [(rank, rank, rank) for rank in range(network.size)]
+    return [(root, hub if root is None else root, hub) for hub in range(network.size)]
+
+
 def arc_order(network: Network, root: Rank | None, hub: Rank) -> list[int]:
     """Return which arcs to prefer among equals: those close to `hub`.
 
@@ -68,15 +79,14 @@ def shallow_trees(network: Network, root: Rank | None) -> list[Rooted]:
     two trees: half the data turns round at each.
     """
     trees = []
-    for hub in range(network.size):
-        start = hub if root is None else root
+    for own_root, start, hub in starts(network, root):
         column = shallow_tree(network, start, hub)
-        trees.append(_hung(network, root, start, column))
+        trees.append(_hung(network, own_root, start, column))
     return list(dict.fromkeys(trees))
 
 
 def sparing_trees(
-    network: Network, root: Rank | None, hubs: Iterable[Rank] | None = None
+    network: Network, root: Rank | None, hubs: Collection[Rank] | None = None
 ) -> list[Rooted]:
     """Return trees that take least of the resources, relative to capacities, near each hub.
 
@@ -85,9 +95,10 @@ def sparing_trees(
     scale = max(network.capacities) * 1000
     weights = network.weights([scale // capacity for capacity in network.capacities])
     trees = []
-    for hub in range(network.size) if hubs is None else hubs:
-        column = cheapest_tree(network, root, weights, arc_order(network, root, hub))
-        trees.append(_hung(network, root, hub if root is None else root, column))
+    for own_root, start, hub in starts(network, root):
+        if hubs is None or hub in hubs:
+            column = cheapest_tree(network, own_root, weights, arc_order(network, own_root, hub))
+            trees.append(_hung(network, own_root, start, column))
     return list(dict.fromkeys(trees))
 
 
@@ -103,6 +114,8 @@ def certified(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> P
     Tried are all trees of one depth, shallow ones first. The proof prices the resources that are
     full equally: those are the cut, if the packing is optimal.
     """
+    if network.flow.is_joint:
+        return _equal_rates(network, root, trees)
     for depth in sorted({tree.depth for tree in trees}):
         packed = _equal_rates(network, root, [tree for tree in trees if tree.depth == depth])
         if packed is not None:

@@ -30,7 +30,12 @@ ROUNDING = Fraction(1, 1000)  # of the rate, that whole shares may cost
 
 
 def pack(
-    topology: Topology, flow: Flow, root: Rank | None = None, *, loss: Fraction = DEFAULT_LOSS
+    topology: Topology,
+    flow: Flow,
+    root: Rank | None = None,
+    *,
+    loss: Fraction = DEFAULT_LOSS,
+    floor: Fraction = Fraction(0),
 ) -> tuple[Packing, Certificate]:
     """Return few trees that carry at least ``1 - loss`` of the best possible rate.
 
@@ -41,9 +46,11 @@ def pack(
     flow : Flow
         What the trees are for.
     root : Rank, optional
-        Of broadcast and reduce; allreduce has none.
+        Of broadcast and reduce; the others have none.
     loss : Fraction, default 1/20
-        Part of the best rate that may be given up for fewer trees.
+        Part of the best rate that may be given up for fewer trees; 0 for the best rate.
+    floor : Fraction, default 0
+        A rate below which nothing is given up, such as that of another library.
 
     Returns
     -------
@@ -69,13 +76,15 @@ def pack(
     """
     if topology.size < 2:
         raise PlanError("a single rank needs no trees")
-    if (root is None) is not (flow is Flow.BOTH) or root not in (None, *range(topology.size)):
+    if (root is None) is flow.is_rooted or root not in (None, *range(topology.size)):
         raise PlanError(f"{flow} from root {root} of {topology.size} ranks")
     network = network_of(topology, flow)
-    return as_packing(topology, network, root, solve(network, root, loss))
+    return as_packing(topology, network, root, solve(network, root, loss, floor))
 
 
-def solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
+def solve(
+    network: Network, root: Rank | None, loss: Fraction, floor: Fraction = Fraction(0)
+) -> Packed:
     """Return what `pack` returns, in the network's indices.
 
     Raises
@@ -93,7 +102,7 @@ def solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
     if root is not None:
         if packed is not None:
             simple = [single_tree(network, root, packed, shallow)]
-        branchings = pack_branchings(network, root, loss)
+        branchings = pack_branchings(network, root, loss, floor)
         simple += [] if branchings is None else [branchings]
     if simple:
         return min(simple, key=lambda packed: (len(packed.trees), packed.trees[-1].depth))
@@ -106,8 +115,9 @@ def solve(network: Network, root: Rank | None, loss: Fraction) -> Packed:
     from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
 
     optimum = solve_packing(network, root, [tree.column for tree in (*shallow, *sparing)])
-    target = min(optimum.bound, optimum.bound * (1 - loss) / (1 - ROUNDING))
-    return few_trees(network, root, optimum, shallow=shallow, target=target)
+    least = max(optimum.bound * (1 - loss) / (1 - ROUNDING), floor)
+    target = min(optimum.bound, least)
+    return few_trees(network, root, optimum, shallow=shallow, target=min(target, optimum.rate))
 
 
 def as_packing(

@@ -1,9 +1,15 @@
-"""Cheapest spanning trees with whole-number weights; ties go to the arc that is listed first."""
+"""Cheapest trees with whole-number weights; ties go to the arc that is listed first.
+
+With relays these are Steiner trees: every choice of relays is tried, and the cheapest of the
+spanning trees over the ranks and those relays is the cheapest of all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations
 
+from blinkrun.errors import InternalError
 from blinkrun.planner.network import Column, Network
 from blinkrun.types import Rank
 
@@ -31,17 +37,73 @@ def cheapest_tree(
     """
     arcs = range(len(network.arcs)) if order is None else order
     if root is None:
-        return _kruskal(network, sorted(arcs, key=weights.__getitem__))
+        arcs = sorted(arcs, key=weights.__getitem__)
+    best: tuple[int, Column] | None = None
+    for nodes in _node_sets(network):
+        within = arcs if len(nodes) == network.num_nodes else _within(network, arcs, nodes)
+        if network.num_relays and not _joins(network, root, within, nodes):
+            continue
+        tree = _spanning(network, root, weights, within)
+        cost = sum(weights[arc] for arc in tree)
+        # few relays come first, so no relay of the best tree is one that leads nowhere
+        if best is None or cost < best[0]:
+            best = cost, tree
+    if best is None:
+        raise InternalError("no tree joins all ranks")
+    return best[1]
+
+
+def _node_sets(network: Network) -> Iterator[Collection[int]]:
+    """Yield the ranks with every choice of relays, few relays first."""
+    relays = range(network.size, network.num_nodes)
+    for count in range(network.num_relays + 1):
+        for chosen in combinations(relays, count):
+            yield {*range(network.size), *chosen}
+
+
+def _within(network: Network, arcs: Sequence[int], nodes: Collection[int]) -> list[int]:
+    return [
+        index
+        for index in arcs
+        if network.arcs[index].parent in nodes and network.arcs[index].child in nodes
+    ]
+
+
+def _joins(
+    network: Network, root: Rank | None, arcs: Sequence[int], nodes: Collection[int]
+) -> bool:
+    """Whether `arcs` lead from the root (or rank 0) to all of `nodes`."""
+    near: dict[int, list[int]] = {node: [] for node in nodes}
+    for index in arcs:
+        arc = network.arcs[index]
+        near[arc.parent].append(arc.child)
+        if root is None:
+            near[arc.child].append(arc.parent)
+    reached = {root or 0}
+    waiting = [root or 0]
+    while waiting:
+        for other in near[waiting.pop()]:
+            if other not in reached:
+                reached.add(other)
+                waiting.append(other)
+    return len(reached) == len(near)
+
+
+def _spanning(
+    network: Network, root: Rank | None, weights: Sequence[int], arcs: Sequence[int]
+) -> Column:
+    if root is None:
+        return _kruskal(network, arcs)
     entries = [
         (network.arcs[index].parent, network.arcs[index].child, weights[index], index)
         for index in arcs
     ]
-    return tuple(sorted(_edmonds(network.size, root, entries)))
+    return tuple(sorted(_edmonds(network.num_nodes, root, entries)))
 
 
 def _kruskal(network: Network, ascending: Sequence[int]) -> Column:
     """Return the minimum spanning tree (Kruskal, 1956)."""
-    group = list(range(network.size))
+    group = list(range(network.num_nodes))
     chosen = []
     for index in ascending:
         arc = network.arcs[index]
