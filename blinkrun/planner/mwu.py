@@ -31,7 +31,6 @@ from blinkrun.types import Rank
 
 DEFAULT_EPSILON = Fraction(1, 10)
 _UNIT = 10**9  # whole-number weight of the highest price
-_TREES = (Flow.BOTH, Flow.DOWN, Flow.UP)
 
 
 def pack_mwu(
@@ -77,15 +76,28 @@ def pack_mwu(
     >>> 5.4 <= packing.rate <= 6
     True
     """
-    if flow not in _TREES or topology.num_relays:
-        what = f"{flow}" if flow not in _TREES else "data that runs through relays"
+    network = mwu_network(topology, flow, root)
+    return as_packing(topology, network, root, solve_mwu(network, root, epsilon))
+
+
+def mwu_network(topology: Topology, flow: Flow, root: Rank | None) -> Network:
+    """Return the network that `solve_mwu` takes.
+
+    Raises
+    ------
+    UsageError
+        If the method does not apply.
+    PlanError
+        If the arguments contradict each other.
+    """
+    if flow.is_joint or topology.num_relays:
+        what = f"{flow}" if flow.is_joint else "data that runs through relays"
         raise UsageError(f"multiplicative weights do not plan {what}; use the exact method")
     if topology.size < 2:
         raise PlanError("a single rank needs no trees")
-    if (root is None) is not (flow is Flow.BOTH) or root not in (None, *range(topology.size)):
+    if (root is None) is flow.is_rooted or root not in (None, *range(topology.size)):
         raise PlanError(f"{flow} from root {root} of {topology.size} ranks")
-    network = network_of(topology, flow)
-    return as_packing(topology, network, root, solve_mwu(network, root, epsilon))
+    return network_of(topology, flow)
 
 
 def solve_mwu(network: Network, root: Rank | None, epsilon: Fraction) -> Packed:
