@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from blinkrun.errors import ReportError, TopologyError
+from blinkrun.topology.complaints import Complaints
 from blinkrun.topology.json_text import Entry, read_entries
 from blinkrun.topology.json_values import (
     WrongValueError,
@@ -119,10 +120,11 @@ def read_json(text: str, source: str, *, partial: bool = False) -> Machine:
     blinkrun.errors.ReportError: pair.json:2: nvlink[0] names GPU 2, there are 2, from 0; ...
     """
     entries, broken = read_entries(text)
-    reader = _Reader(source, entries, partial=partial)
+    complaints = Complaints(source, partial)
+    reader = _Reader(entries, complaints)
     if broken:
         problem = f"not JSON: {broken.problem}; expected what blinkrun topo --json prints"
-        reader.complain(broken.line, problem)
+        complaints.add(broken.line, problem)
     reader.value("format", _check_format, None)
     gpus, is_identified = reader.devices()
     nics = reader.nics()
@@ -144,7 +146,7 @@ def read_json(text: str, source: str, *, partial: bool = False) -> Machine:
             self_links=reader.each("self_links", parts.self_link),
             missing=reader.texts("missing_rows"),
             is_identified=is_identified,
-            notes=(*reader.texts("notes"), *reader.notes),
+            notes=(*reader.texts("notes"), *complaints.notes),
         )
     except TopologyError as err:
         raise ReportError(source, 0, str(err)) from err
@@ -164,29 +166,21 @@ def _status(*entry: Any) -> LinkStatus:
 class _Reader:
     """Turns entries into parts of a machine; what is wrong is raised, or noted and left out."""
 
-    def __init__(self, source: str, entries: Iterable[Entry], *, partial: bool) -> None:
-        self.source = source
-        self.partial = partial
-        self.notes: list[str] = []
+    def __init__(self, entries: Iterable[Entry], complaints: Complaints) -> None:
+        self.complaints = complaints
         self.entries: dict[str, Entry] = {}
         for entry in entries:
             self._take(entry)
 
-    def complain(self, line: int, problem: str) -> None:
-        """Raise, or note what a partial read leaves out."""
-        if not self.partial:
-            raise ReportError(self.source, line, problem, partial=True)
-        self.notes.append(f"line {line}: {problem}; left out")
-
     def _take(self, entry: Entry) -> None:
         """Keep an entry by its key, if it says anything here."""
         if entry.key in self.entries:
-            self.complain(entry.line, f"key '{entry.key}' stands twice")
+            self.complaints.add(entry.line, f"key '{entry.key}' stands twice")
         elif entry.key in _KEYS:
             self.entries[entry.key] = entry
         elif not _REMARK.fullmatch(entry.key):
             near = get_close_matches(entry.key, _KEYS, n=1) or [", ".join(_KEYS)]
-            self.complain(entry.line, f"key '{entry.key}' is unknown; expected {near[0]}")
+            self.complaints.add(entry.line, f"key '{entry.key}' is unknown; expected {near[0]}")
 
     def value(self, key: str, read: Callable[[Any], T], default: T) -> T:
         """Return the value of a key, or `default` where it is absent or left out."""
@@ -196,7 +190,7 @@ class _Reader:
         try:
             return read(entry.value)
         except WrongValueError as err:
-            self.complain(entry.line, f"{key} {err}")
+            self.complaints.add(entry.line, f"{key} {err}")
             return default
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -214,14 +208,14 @@ class _Reader:
         try:
             calls = entry.value.items() if is_object else ((item,) for item in list_of(entry.value))
         except WrongValueError as err:
-            self.complain(entry.line, f"{key} {err}")
+            self.complaints.add(entry.line, f"{key} {err}")
         items = []
         for at, call in enumerate(calls):
             try:
                 items.append(read(*call))
             except WrongValueError as err:
                 where = shown(call[0]) if is_object else at
-                self.complain(entry.line, f"{key}[{where}] {err}")
+                self.complaints.add(entry.line, f"{key}[{where}] {err}")
         return tuple(items)
 
     def each_or_none(self, key: str, read: Callable[..., T]) -> tuple[T, ...] | None:
@@ -236,7 +230,7 @@ class _Reader:
             key = "pci_devices"
         if key not in self.entries:
             problem = "no gpu_names; expected a list of the GPUs' names"
-            raise ReportError(self.source, 0, problem)
+            raise ReportError(self.complaints.source, 0, problem)
         return self._named(Gpu, "gpus", self.texts(key)), key == "gpu_names"
 
     def nics(self) -> tuple[Nic, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from blinkrun.errors import ReportError
 from blinkrun.topology.deserialize import read_json
 from blinkrun.topology.machine import Machine
+from blinkrun.topology.nccl_xml import read_nccl_xml
+from blinkrun.topology.xml_text import documents
 
 KNOWN = (
     "nvidia-smi topo -m, topo -p2p, nvlink -s",
@@ -38,4 +40,6 @@ def read_machine(
     """
     if text.lstrip().startswith("{"):
         return read_json(text, source, partial=partial)
+    if documents(text):
+        return read_nccl_xml(text, source, partial=partial)
     raise ReportError(source, 0, f"nothing here is understood; expected {'; '.join(KNOWN)}")

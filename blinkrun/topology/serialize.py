@@ -54,8 +54,9 @@ def facts(machine: Machine) -> dict[str, Any]:
         "xgmi": [[pair.low, pair.high, _xgmi(pair)] for pair in machine.xgmi],
         "gpu_nic": _gpu_nic(machine),
     }
+    if not machine.is_identified:
+        stated["pci_devices"] = names
     sometimes: dict[str, Any] = {
-        "pci_devices": [] if machine.is_identified else names,
         "nic_legend": _nic_legend(machine.nics),
         "nvlink_status": _status(machine.status),
         "p2p_status": {f"{low}-{high}": word for low, high, word in machine.p2p},
