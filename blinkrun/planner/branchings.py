@@ -29,11 +29,11 @@ _MAX_TREES = 64  # more unit trees than this are no help to anyone who wants few
 def pack_branchings(
     network: Network, root: Rank, loss: Fraction, floor: Fraction = Fraction(0)
 ) -> Packed | None:
-    """Return unit trees from `root` at the rate of the least cut, up to `loss` less, not below `floor`.
+    """Return unit trees from `root` at the rate of the least cut, up to `loss` less.
 
-    The unit is the greatest common divisor of the capacities. Growing starts anew with every
-    order of the ranks, and the packing whose deepest tree is shallowest wins; of it the shallowest
-    trees that make up the wanted rate are kept.
+    Up to the rate `floor` nothing is given up. The unit is the greatest common divisor of the
+    capacities. Growing starts anew with every order of the ranks, and the packing whose deepest
+    tree is shallowest wins; of it the shallowest trees that make up the wanted rate are kept.
 
     Returns
     -------

@@ -32,7 +32,7 @@ from blinkrun.errors import InternalError
 from blinkrun.planner.certificate import total_price, tree_cost
 from blinkrun.planner.network import Column, Network
 from blinkrun.planner.seeds import arc_order
-from blinkrun.planner.simplex import Simplex, Vertex
+from blinkrun.planner.simplex import Simplex
 from blinkrun.planner.spanning import cheapest_tree
 from blinkrun.types import Rank
 
@@ -178,7 +178,7 @@ def _improving(master: Master, orders: Sequence[tuple[Rank | None, list[int]]]) 
 
 def _settled(master: Master) -> Optimum | list[Column]:
     """Return the optimum, or trees that improve it by less than floating point can see."""
-    network, root = master.network, master.root
+    network = master.network
     exact = master.exact()
     if exact is None:
         return _rounded(master)

@@ -15,7 +15,7 @@ from typing import Any
 from blinkrun.errors import PlanError
 from blinkrun.types import Rank
 
-PLAN_VERSION = 1  # raised when the same topology would be planned differently
+PLAN_VERSION = 2  # raised when the same topology would be planned differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,10 @@ class PlannedTree:
         Parent of every rank; -1 for the root.
     start, stop : int
         Range of `PlannedPacking.shares`; never empty.
+    up, down : tuple of str
+        Kind of the link from every rank to its parent, and of that from its parent, as in
+        `LinkKind`; empty for the root and for a direction in which nothing flows. Left out, no
+        kinds are known.
 
     Examples
     --------
@@ -42,9 +46,17 @@ class PlannedTree:
     parents: tuple[int, ...]
     start: int
     stop: int
+    up: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         size = len(self.parents)
+        for way in ("up", "down"):
+            if not getattr(self, way):
+                object.__setattr__(self, way, ("",) * size)
+            kinds = getattr(self, way)
+            if len(kinds) != size or (0 <= self.root < size and kinds[self.root]):
+                raise PlanError(f"tree at {self.root}: links {way} are {kinds}, {size} ranks")
         if not 0 <= self.root < size or self.parents[self.root] != -1:
             raise PlanError(f"tree rooted at {self.root} has parents {self.parents}")
         if not 0 <= self.start < self.stop:
@@ -87,15 +99,21 @@ class PlannedPacking:
     Attributes
     ----------
     shares : int
-        Into how many equal shares the data is cut; at most a few thousand.
+        Into how many equal shares the data is cut; at most a few thousand. With trees of all
+        roots, into how many each root's block is cut.
     trees : tuple of PlannedTree
-        In the order of their shares, without gap or overlap.
+        In the order of their shares, without gap or overlap; of all roots: by root, and for each
+        root in that order.
     rate : Fraction
         Data per second that the links carry, in `unit`; 0 for a single rank, where nothing moves.
+        With trees of all roots, that of all blocks together.
     bound : Fraction
         What no packing can exceed, proven by resource prices (see `certificate`).
     unit : str
         Unit of both, such as ``lane`` or ``MB/s``.
+    joint : bool, default False
+        Whether every rank has trees of its own that carry its own block (allgather,
+        reducescatter).
     """
 
     shares: int
@@ -103,17 +121,28 @@ class PlannedPacking:
     rate: Fraction
     bound: Fraction
     unit: str
+    joint: bool = False
 
     def __post_init__(self) -> None:
+        if not self.joint:
+            self._check_shares(self.trees, "trees")
+        elif [tree.root for tree in self.trees] != sorted(tree.root for tree in self.trees):
+            raise PlanError("trees of all roots are not in the order of their roots")
+        else:
+            for root in range(self.size if self.trees else 1):
+                own = [tree for tree in self.trees if tree.root == root]
+                self._check_shares(own, f"trees at {root}")
+        if not 0 <= self.rate <= self.bound:
+            raise PlanError(f"rate {self.rate} is not between 0 and the bound {self.bound}")
+
+    def _check_shares(self, trees: Sequence[PlannedTree], which: str) -> None:
         at = 0
-        for tree in self.trees:
+        for tree in trees:
             if tree.start != at or len(tree.parents) != self.size:
                 raise PlanError(f"tree at {tree.root} starts at share {tree.start}, not at {at}")
             at = tree.stop
-        if at != self.shares or not self.trees:
-            raise PlanError(f"trees carry {at} of {self.shares} shares")
-        if not 0 <= self.rate <= self.bound:
-            raise PlanError(f"rate {self.rate} is not between 0 and the bound {self.bound}")
+        if at != self.shares or not trees:
+            raise PlanError(f"{which} carry {at} of {self.shares} shares")
 
     @property
     def size(self) -> int:
@@ -143,6 +172,8 @@ class Plan:
         Trees used upwards to reduce and downwards to broadcast.
     broadcast, reduce : tuple of PlannedPacking
         One per root rank, in order.
+    allgather, reducescatter : PlannedPacking
+        Trees of all roots that share the links; `joint`.
     topology_hash : str
         Hash of the topology that was planned.
     machine : str
@@ -155,6 +186,8 @@ class Plan:
     allreduce: PlannedPacking
     broadcast: tuple[PlannedPacking, ...]
     reduce: tuple[PlannedPacking, ...]
+    allgather: PlannedPacking
+    reducescatter: PlannedPacking
     topology_hash: str
     machine: str = ""
     loss: Fraction = Fraction(0)
@@ -166,9 +199,14 @@ class Plan:
             for root, packing in enumerate(packings):
                 if any(tree.root != root for tree in packing.trees):
                     raise PlanError(f"{name} from root {root} has a tree with another root")
-        for packing in (self.allreduce, *self.broadcast, *self.reduce):
+        alone = (self.allreduce, *self.broadcast, *self.reduce)
+        for packing in (*alone, self.allgather, self.reducescatter):
             if packing.size != self.size:
                 raise PlanError(f"packing of {packing.size} ranks in a plan of {self.size}")
+        if any(packing.joint for packing in alone):
+            raise PlanError("trees of all roots, but not for allgather or reducescatter")
+        if not (self.allgather.joint and self.reducescatter.joint):
+            raise PlanError("allgather and reducescatter need trees of all roots")
 
     def describe(self) -> str:
         """Return a few lines for people: what each collective uses, and how good that is."""
@@ -183,6 +221,11 @@ class Plan:
             for text, same in roots.items():
                 where = "any root" if len(same) == self.size else f"root {_ranks(same)}"
                 lines.append(f"  {name}, {where}: {text}")
+        for name, packing in (
+            ("allgather", self.allgather),
+            ("reducescatter", self.reducescatter),
+        ):
+            lines.append(f"  {name}: {_describe(packing, with_roots=False)}")
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -197,6 +240,8 @@ class Plan:
                 "allreduce": _packing_out(self.allreduce),
                 "broadcast": [_packing_out(packing) for packing in self.broadcast],
                 "reduce": [_packing_out(packing) for packing in self.reduce],
+                "allgather": _packing_out(self.allgather),
+                "reducescatter": _packing_out(self.reducescatter),
             },
             separators=(",", ":"),
         )
@@ -219,6 +264,8 @@ class Plan:
                 allreduce=_packing_in(data["allreduce"]),
                 broadcast=tuple(_packing_in(packing) for packing in data["broadcast"]),
                 reduce=tuple(_packing_in(packing) for packing in data["reduce"]),
+                allgather=_packing_in(data["allgather"], joint=True),
+                reducescatter=_packing_in(data["reducescatter"], joint=True),
                 topology_hash=data["topology_hash"],
                 machine=data["machine"],
                 loss=Fraction(data["loss"]),
@@ -254,18 +301,48 @@ def _packing_out(packing: PlannedPacking) -> dict[str, Any]:
         "rate": str(packing.rate),
         "bound": str(packing.bound),
         "unit": packing.unit,
-        "trees": [[tree.root, list(tree.parents), tree.start, tree.stop] for tree in packing.trees],
+        "trees": [
+            [
+                tree.root,
+                list(tree.parents),
+                tree.start,
+                tree.stop,
+                _kinds_out(tree, tree.up),
+                _kinds_out(tree, tree.down),
+            ]
+            for tree in packing.trees
+        ],
     }
 
 
-def _packing_in(data: Mapping[str, Any]) -> PlannedPacking:
+def _kinds_out(tree: PlannedTree, kinds: tuple[str, ...]) -> str | list[str]:
+    """Return one name where all edges are of one kind, as nearly always: plans stay short."""
+    others = {kind for rank, kind in enumerate(kinds) if rank != tree.root}
+    return others.pop() if len(others) == 1 else list(kinds)
+
+
+def _kinds_in(root: Rank, size: int, kinds: str | list[str]) -> tuple[str, ...]:
+    if isinstance(kinds, str):
+        return tuple("" if rank == root else kinds for rank in range(size))
+    return tuple(kinds)
+
+
+def _packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacking:
     return PlannedPacking(
         shares=data["shares"],
         trees=tuple(
-            PlannedTree(root, tuple(parents), start, stop)
-            for root, parents, start, stop in data["trees"]
+            PlannedTree(
+                root,
+                tuple(parents),
+                start,
+                stop,
+                _kinds_in(root, len(parents), up),
+                _kinds_in(root, len(parents), down),
+            )
+            for root, parents, start, stop, up, down in data["trees"]
         ),
         rate=Fraction(data["rate"]),
         bound=Fraction(data["bound"]),
         unit=data["unit"],
+        joint=joint,
     )

@@ -26,7 +26,8 @@ class Shape:
     ----------
     network : Network
     arcs : dict
-        Arc by its ends and by what tells it from parallel ones whatever its resources are called.
+        Arc by its ends, by what tells it from parallel ones whatever its resources are called, and
+        by the kinds of its links.
     takers : tuple
         Per resource the arcs that take it.
     alike : dict
@@ -34,7 +35,7 @@ class Shape:
     """
 
     network: Network
-    arcs: dict[tuple[Rank, Rank, _Taken], int]
+    arcs: dict[tuple[Rank, Rank, _Taken, tuple[str, ...]], int]
     takers: tuple[_Taken, ...]
     alike: dict[tuple[int, _Taken], int]
 
@@ -45,7 +46,7 @@ def shape_of(network: Network) -> Shape:
     takers: list[list[tuple[int, int]]] = [[] for _ in network.capacities]
     for index, arc in enumerate(network.arcs):
         width = tuple(sorted((network.capacities[at], times) for at, times in arc.use))
-        arcs[arc.parent, arc.child, width] = index
+        arcs[arc.parent, arc.child, width, arc.kinds] = index
         for at, times in arc.use:
             takers[at].append((index, times))
     alike: dict[tuple[int, _Taken], int] = {}
@@ -84,8 +85,8 @@ def _fits(source: Shape, target: Shape, ranks: Renaming) -> bool:
     if not whole == len(target.network.arcs) == len(source.arcs) == len(target.arcs):
         return False
     arcs: list[int] = [0] * whole
-    for (parent, child, width), index in source.arcs.items():
-        found = target.arcs.get((ranks[parent], ranks[child], width))
+    for (parent, child, *alike), index in source.arcs.items():
+        found = target.arcs.get((ranks[parent], ranks[child], *alike))
         if found is None:
             return False
         arcs[index] = found

@@ -7,17 +7,17 @@ blocks take the one-shot (eager) programs of `lower_eager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from blinkrun.errors import ProgramError
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Program, RankProgram, Reduce
 from blinkrun.schedule.lower_allreduce import add_allreduce_tree
 from blinkrun.schedule.lower_builder import (
+    MAX_SHARES,
     SLOT_DEPTH,
     Builder,
     Phase,
-    common_shares,
     part_of,
 )
 from blinkrun.schedule.lower_eager import lower_eager
@@ -83,8 +83,8 @@ def lower(
         Collective.ALLREDUCE: lambda: lower_allreduce(plan.allreduce, size, addressing),
         Collective.BROADCAST: lambda: lower_broadcast(plan.broadcast[root], size, root, addressing),
         Collective.REDUCE: lambda: lower_reduce(plan.reduce[root], size, root, addressing),
-        Collective.ALLGATHER: lambda: lower_allgather(plan, addressing),
-        Collective.REDUCESCATTER: lambda: lower_reducescatter(plan, addressing),
+        Collective.ALLGATHER: lambda: lower_allgather(plan.allgather, size, addressing),
+        Collective.REDUCESCATTER: lambda: lower_reducescatter(plan.reducescatter, size, addressing),
         Collective.ALLTOALL: lambda: lower_alltoall(size, addressing),
     }
     return by_collective[collective]()
@@ -102,7 +102,7 @@ def lower_allreduce(
     A one-hop star is a single fused step: its root reads all INPUTs and writes all OUTPUTs.
     """
     return _lower(
-        [packing], size, Collective.ALLREDUCE, addressing, add_allreduce_tree, slot_depth=slot_depth
+        packing, size, Collective.ALLREDUCE, addressing, add_allreduce_tree, slot_depth=slot_depth
     )
 
 
@@ -116,7 +116,7 @@ def lower_broadcast(
 ) -> Program:
     """Return broadcast: each rank pulls from its parent in the tree, chunk by chunk."""
     return _lower(
-        [packing],
+        packing,
         size,
         Collective.BROADCAST,
         addressing,
@@ -136,7 +136,7 @@ def lower_reduce(
 ) -> Program:
     """Return reduce: each rank pulls from its children; only the root's OUTPUT is touched."""
     return _lower(
-        [packing],
+        packing,
         size,
         Collective.REDUCE,
         addressing,
@@ -146,29 +146,29 @@ def lower_reduce(
     )
 
 
-def lower_allgather(plan: Plan, addressing: Addressing, *, slot_depth: int = SLOT_DEPTH) -> Program:
+def lower_allgather(
+    packing: PlannedPacking,
+    size: int,
+    addressing: Addressing,
+    *,
+    slot_depth: int = SLOT_DEPTH,
+) -> Program:
     """Return allgather: all ranks' broadcasts at once, that of rank b into block b of OUTPUT."""
     return _lower(
-        plan.broadcast,
-        plan.size,
-        Collective.ALLGATHER,
-        addressing,
-        add_broadcast_tree,
-        slot_depth=slot_depth,
+        packing, size, Collective.ALLGATHER, addressing, add_broadcast_tree, slot_depth=slot_depth
     )
 
 
 def lower_reducescatter(
-    plan: Plan, addressing: Addressing, *, slot_depth: int = SLOT_DEPTH
+    packing: PlannedPacking,
+    size: int,
+    addressing: Addressing,
+    *,
+    slot_depth: int = SLOT_DEPTH,
 ) -> Program:
-    """Return reducescatter: block b goes to rank b, up the trees by which b broadcasts."""
+    """Return reducescatter: all ranks' reductions at once, block b of INPUT up to rank b."""
     return _lower(
-        plan.broadcast,
-        plan.size,
-        Collective.REDUCESCATTER,
-        addressing,
-        add_reduce_tree,
-        slot_depth=slot_depth,
+        packing, size, Collective.REDUCESCATTER, addressing, add_reduce_tree, slot_depth=slot_depth
     )
 
 
@@ -186,7 +186,7 @@ def lower_barrier(size: int) -> Program:
 
 
 def _lower(  # noqa: PLR0913 - one call per collective above
-    packings: Sequence[PlannedPacking],
+    packing: PlannedPacking,
     size: int,
     collective: Collective,
     addressing: Addressing,
@@ -195,24 +195,27 @@ def _lower(  # noqa: PLR0913 - one call per collective above
     slot_depth: int,
     root: Rank = 0,
 ) -> Program:
-    """Add every tree of `packings`; the i-th packing serves block i."""
-    for packing in packings:
-        if packing.size != size or (collective.is_rooted and packing.trees[0].root != root):
-            raise ProgramError(
-                f"{collective.label} of {size} ranks, root {root}, got a packing of "
-                f"{packing.size} ranks from root {packing.trees[0].root}"
-            )
+    """Add every tree of `packing`; where all ranks are roots, a tree serves its root's block."""
+    wrong_root = collective.is_rooted and packing.trees[0].root != root
+    joint = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
+    if packing.size != size or wrong_root or packing.joint is not joint:
+        raise ProgramError(
+            f"{collective.label} of {size} ranks, root {root}, got a packing of "
+            f"{packing.size} ranks from {'all roots' if packing.joint else _root_of(packing)}"
+        )
     builder = Builder(size, slot_depth)
     if size == 1:
         return _lower_alone(builder, collective, addressing)
-    shares = common_shares(packings)
-    trees = [(i, tree, packing) for i, packing in enumerate(packings) for tree in packing.trees]
-    for block, tree, packing in trees:
+    shares = min(packing.shares, MAX_SHARES)
+    for tree in packing.trees:
         part = part_of(tree, packing, shares)
         if part is not None:
-            add(builder, tree, part, addressing, block)
-    depth = max(packing.depth for packing in packings)
-    return builder.build(collective, addressing, shares=shares, depth=depth, root=root)
+            add(builder, tree, part, addressing, tree.root if joint else 0)
+    return builder.build(collective, addressing, shares=shares, depth=packing.depth, root=root)
+
+
+def _root_of(packing: PlannedPacking) -> str:
+    return f"root {packing.trees[0].root}"
 
 
 def _lower_alone(builder: Builder, collective: Collective, addressing: Addressing) -> Program:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from math import lcm
 
 from blinkrun.planner.plan import PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import (
@@ -105,11 +104,6 @@ def waits(flags: Iterable[tuple[Rank, int]], lag: int = 0) -> list[Step]:
 def in_rank_order(operands: Iterable[Operand]) -> tuple[Operand, ...]:
     """Return the operands by rank: the order of additions that every run repeats."""
     return tuple(sorted(operands, key=lambda operand: operand.rank))
-
-
-def common_shares(packings: Iterable[PlannedPacking]) -> int:
-    """Return the shares in which all `packings` can be written, at most `MAX_SHARES`."""
-    return min(lcm(*(packing.shares for packing in packings)), MAX_SHARES)
 
 
 def part_of(tree: PlannedTree, packing: PlannedPacking, shares: int) -> Part | None:

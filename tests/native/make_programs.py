@@ -29,11 +29,17 @@ def packing(trees):
     return PlannedPacking(len(trees), planned, Fraction(1), Fraction(1), "lane")
 
 
+def joint(trees):
+    planned = tuple(PlannedTree(r, parents, 0, 1) for r, parents in trees)
+    return PlannedPacking(1, planned, Fraction(1), Fraction(1), "lane", joint=True)
+
+
 def plan(shape, size):
     everyone = range(size)
     single = tuple(packing([(root, shape(root, size))]) for root in everyone)
     double = packing([(root, shape(root, size)) for root in everyone])
-    return Plan(size, double, single, single, "test")
+    everywhere = joint([(root, shape(root, size)) for root in everyone])
+    return Plan(size, double, single, single, everywhere, everywhere, "test")
 
 
 def main():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 from hypothesis import strategies as st
@@ -34,9 +36,23 @@ def packing(shapes: list[Shape], weights: list[int] | None = None) -> PlannedPac
     return PlannedPacking(at, tuple(trees), Fraction(1), Fraction(1), "lane")
 
 
+def joint(packings: list[PlannedPacking]) -> PlannedPacking:
+    """The packings of all roots as one, with each block cut into as many shares."""
+    shares = lcm(*(each.shares for each in packings))
+    trees = [
+        replace(
+            tree, start=tree.start * shares // each.shares, stop=tree.stop * shares // each.shares
+        )
+        for each in packings
+        for tree in each.trees
+    ]
+    return PlannedPacking(shares, tuple(trees), Fraction(1), Fraction(1), "lane", joint=True)
+
+
 def plan_of(allreduce: list[Shape], rooted: list[list[Shape]]) -> Plan:
     one_way = tuple(packing(shapes) for shapes in rooted)
-    return Plan(len(rooted), packing(allreduce), one_way, one_way, "test")
+    both_ways = joint(list(one_way))
+    return Plan(len(rooted), packing(allreduce), one_way, one_way, both_ways, both_ways, "test")
 
 
 def star_plan(size: int) -> Plan:
@@ -82,13 +98,9 @@ def packings(draw: st.DrawFn, size: int, root: int | None = None) -> PlannedPack
 @st.composite
 def plans(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Plan:
     size = draw(st.integers(min_size, max_size))
-    return Plan(
-        size,
-        draw(packings(size)),
-        tuple(draw(packings(size, root)) for root in range(size)),
-        tuple(draw(packings(size, root)) for root in range(size)),
-        "drawn",
-    )
+    down = [draw(packings(size, root)) for root in range(size)]
+    up = [draw(packings(size, root)) for root in range(size)]
+    return Plan(size, draw(packings(size)), tuple(down), tuple(up), joint(down), joint(up), "drawn")
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """The native executor against the reference: same program, same bytes."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,6 @@ from support.threads import run_threads
 from blinkrun.executors import reference
 from blinkrun.executors.numerics import numpy_dtype
 from blinkrun.planner.make import make_plan
-from blinkrun.planner.plan import Plan
 from blinkrun.schedule.ir import Addressing
 from blinkrun.schedule.lower import lower
 from blinkrun.schedule.verify import verify
@@ -194,6 +194,6 @@ def test_uneven_shares_cover_everything():
         Fraction(1),
         "lane",
     )
-    uneven = Plan(3, lopsided, plan.broadcast, plan.reduce, "uneven")
+    uneven = replace(plan, allreduce=lopsided)
     for count in COUNTS:
         check(uneven, Collective.ALLREDUCE, DType.INT32, Op.SUM, count=count, root=0, place="arena")

@@ -89,6 +89,8 @@ def test_a_pair_on_shared_memory_reads_as_it_should():
         "  allreduce: 2 one-hop trees, roots 0 1, 12,000 MB/s, 100 % of the bound (LP certificate)",
         "  broadcast, any root: 1 one-hop tree, 12,000 MB/s, 100 % of the bound (LP certificate)",
         "  reduce, any root: 1 one-hop tree, 12,000 MB/s, 100 % of the bound (LP certificate)",
+        "  allgather: 2 one-hop trees, 24,000 MB/s, 100 % of the bound (LP certificate)",
+        "  reducescatter: 2 one-hop trees, 24,000 MB/s, 100 % of the bound (LP certificate)",
     ]
 
 

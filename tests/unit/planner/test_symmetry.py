@@ -34,11 +34,12 @@ def solutions(topology, monkeypatch):
 @pytest.mark.parametrize(
     ("topology", "solved"),
     [
-        (machine("dgx-2"), (1, 1, 0)),  # reduce is broadcast backwards
-        (machine("dgx-1v"), (1, 2, 0)),
-        (machine("dgx-1v", "pcie"), (1, 1, 0)),
-        (cpu_topology(host_of(1, 2), 5), (1, 1, 1)),  # the reader does the work: not the same
-        (cpu_topology(host_of(2, 2), 4), (1, 1, 1)),
+        (machine("dgx-2"), (1, 1, 0, 1, 0)),  # reduce is broadcast backwards
+        (machine("dgx-1v"), (1, 2, 0, 1, 0)),
+        (machine("dgx-1v", "pcie"), (1, 1, 0, 1, 0)),
+        # the reader does the work: not the same
+        (cpu_topology(host_of(1, 2), 5), (1, 1, 1, 1, 1)),
+        (cpu_topology(host_of(2, 2), 4), (1, 1, 1, 1, 1)),
     ],
     ids=["dgx-2", "dgx-1v", "pcie", "socket", "sockets"],
 )

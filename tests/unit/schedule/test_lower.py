@@ -3,7 +3,17 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.programs import chain, chain_plan, lowered, packing, plan_of, plans, star, star_plan
+from support.programs import (
+    chain,
+    chain_plan,
+    joint,
+    lowered,
+    packing,
+    plan_of,
+    plans,
+    star,
+    star_plan,
+)
 
 from blinkrun.errors import ProgramError
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
@@ -60,8 +70,8 @@ def test_any_slot_depth_verifies(plan, depth, addressing):
     verify(lower_allreduce(plan.allreduce, size, addressing, slot_depth=depth))
     verify(lower_broadcast(plan.broadcast[1], size, 1, addressing, slot_depth=depth))
     verify(lower_reduce(plan.reduce[1], size, 1, addressing, slot_depth=depth))
-    verify(lower_allgather(plan, addressing, slot_depth=depth))
-    verify(lower_reducescatter(plan, addressing, slot_depth=depth))
+    verify(lower_allgather(plan.allgather, size, addressing, slot_depth=depth))
+    verify(lower_reducescatter(plan.reducescatter, size, addressing, slot_depth=depth))
     verify(lower_alltoall(size, addressing, slot_depth=depth))
 
 
@@ -171,28 +181,24 @@ def test_addressed_ranks_are_neighbours_in_the_tree():
             verify(lowered(plan, collective, root=1, addressing=addressing), links=links)
 
 
-def test_packings_with_unlike_shares_meet_in_common_ones():
-    size = 3
-    rooted = [
-        packing([star(3, 0), chain(3, 0)], [1, 2]),
-        packing([star(3, 1), chain(3, 1)], [1, 4]),
-        packing([star(3, 2)]),
-    ]
-    plan = Plan(size, packing([star(3, 0)]), tuple(rooted), tuple(rooted), "x")
-    program = lower_allgather(plan, DIRECT)
+def test_every_root_cuts_its_own_block():
+    trees = joint(
+        [
+            packing([star(3, 0), chain(3, 0)], [1, 2]),
+            packing([star(3, 1), chain(3, 1)], [1, 4]),
+            packing([star(3, 2)]),
+        ]
+    )
+    program = lower_allgather(trees, 3, DIRECT)
     assert program.shares == 15
     verify(program)
-    verify(lower_reducescatter(plan, STAGED))
+    verify(lower_reducescatter(trees, 3, STAGED))
 
 
-def test_shares_that_have_no_small_common_multiple_are_rounded():
-    primes = (1009, 1013, 1019)
-    rooted = tuple(
-        packing([star(3, root), chain(3, root)], [1, prime - 1])
-        for root, prime in enumerate(primes)
-    )
-    plan = Plan(3, packing([star(3, 0)]), rooted, rooted, "x")
-    program = lower_allgather(plan, STAGED)
+def test_more_shares_than_programs_count_are_rounded():
+    many = 2 * MAX_SHARES + 2
+    trees = joint([packing([star(2, root), chain(2, root)], [3, many - 3]) for root in range(2)])
+    program = lower_allgather(trees, 2, STAGED)
     assert program.shares == MAX_SHARES
     verify(program)
 
@@ -222,3 +228,8 @@ def test_packings_that_do_not_fit_are_refused():
         lower_allreduce(packing([star(2, 0)]), 3, DIRECT)
     with pytest.raises(ProgramError, match="root 1, got a packing of 2 ranks from root 0"):
         lower_broadcast(packing([star(2, 0)]), 2, 1, DIRECT)
+    every = joint([packing([star(2, root)]) for root in range(2)])
+    with pytest.raises(ProgramError, match=r"allreduce of 2 ranks, root 0, got .* from all roots"):
+        lower_allreduce(every, 2, DIRECT)
+    with pytest.raises(ProgramError, match=r"allgather of 2 ranks, root 0, got .* from root 0"):
+        lower_allgather(packing([star(2, 0)]), 2, DIRECT)
