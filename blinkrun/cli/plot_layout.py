@@ -1,0 +1,253 @@
+"""Where the parts of a picture go, in inches; no drawing here.
+
+GPUs that are wired to one another are a circle, or two squares for a cube mesh; GPUs behind a
+switch are rows along a bar. A PCIe tree has its bridges and CPUs as bars above what hangs on them,
+so that every link is a vertical line and none crosses another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise, permutations
+from math import cos, pi, sin
+
+from blinkrun.cli.plot_tree import TreeShape
+
+Point = tuple[float, float]
+Line = tuple[Point, Point]
+# What is drawn as one line: ("wire", low, high), ("port", gpu, 0), ("pcie", node, 0) for the link
+# above a node of the tree, ("joint", left, right) for what joins two CPUs or switches.
+Segment = tuple[str, int, int]
+
+GPU_RADIUS = 0.19
+BAR_HEIGHT = 0.26
+SPACING = 0.62  # of GPUs in a row
+_MARGIN = 0.35
+_PORT = 1.1  # from a row of GPUs to their switch
+_LEVEL = 0.85  # between levels of a PCIe tree
+_GAP = 0.2  # between what is stacked
+_MAX_IN_ONE_ROW = 8
+# A cube mesh: two squares face each other, drawn as a cube seen from one side. Of each square two
+# corners are far out and two near the middle, so that no link runs through a GPU.
+_CUBE = ((0.0, 3.0), (1.75, 2.1), (1.75, 0.9), (0.0, 0.0))
+_CUBE_WIDTH = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A switch, bridge or CPU: a bar of `BAR_HEIGHT` whose lower edge is at `y`."""
+
+    left: float
+    right: float
+    y: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Places of everything.
+
+    Attributes
+    ----------
+    width, height : float
+    gpus : tuple of (int, Point)
+        A GPU may stand in several places.
+    boxes : tuple of (str, Point)
+        NICs, by name.
+    bars : tuple of Bar
+    lines : mapping of Segment to Line
+    """
+
+    width: float
+    height: float
+    gpus: tuple[tuple[int, Point], ...]
+    boxes: tuple[tuple[str, Point], ...] = ()
+    bars: tuple[Bar, ...] = ()
+    lines: Mapping[Segment, Line] = field(default_factory=dict)
+
+    def moved(self, right: float, up: float, scale: float = 1.0) -> Layout:
+        """Return the same elsewhere, and larger or smaller."""
+
+        def move(point: Point) -> Point:
+            return right + scale * point[0], up + scale * point[1]
+
+        return Layout(
+            self.width * scale,
+            self.height * scale,
+            tuple((gpu, move(at)) for gpu, at in self.gpus),
+            tuple((name, move(at)) for name, at in self.boxes),
+            tuple(
+                Bar(right + scale * b.left, right + scale * b.right, up + scale * b.y, b.label)
+                for b in self.bars
+            ),
+            {segment: (move(a), move(b)) for segment, (a, b) in self.lines.items()},
+        )
+
+
+def stacked(parts: Sequence[Layout]) -> Layout:
+    """Return the parts one below the other, the first on top, centred."""
+    width = max(part.width for part in parts)
+    placed = []
+    y = 0.0
+    for part in reversed(parts):
+        placed.append(part.moved((width - part.width) / 2, y))
+        y += part.height + _GAP
+    return Layout(
+        width,
+        y - _GAP,
+        tuple(item for part in placed for item in part.gpus),
+        tuple(item for part in placed for item in part.boxes),
+        tuple(bar for part in placed for bar in part.bars),
+        {segment: line for part in placed for segment, line in part.lines.items()},
+    )
+
+
+def mesh_layout(gpus: Sequence[int], pairs: Iterable[tuple[int, int]]) -> Layout:
+    """Return places for GPUs of which `pairs` (lower first) are wired to each other.
+
+    >>> mesh_layout([0, 1, 2], [(0, 2)]).lines.keys()
+    dict_keys([('wire', 0, 2)])
+    """
+    wired = sorted(set(pairs))
+    squares = cube_of(gpus, wired)
+    if squares is None:
+        width, height, places = _circle(gpus)
+    else:
+        width, height, places = _CUBE_WIDTH, _CUBE[0][1], {}
+        for (x, y), left, right in zip(_CUBE, *squares, strict=True):
+            places |= {left: (_MARGIN + x, _MARGIN + y)}
+            places |= {right: (_MARGIN + width - x, _MARGIN + y)}
+    return Layout(
+        width=width + 2 * _MARGIN,
+        height=height + 2 * _MARGIN,
+        gpus=tuple((gpu, places[gpu]) for gpu in gpus),
+        lines={("wire", low, high): (places[low], places[high]) for low, high in wired},
+    )
+
+
+def cube_of(
+    gpus: Sequence[int], pairs: Iterable[tuple[int, int]]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the two squares of a cube mesh, corners that are wired in the same places; or None.
+
+    >>> square = list(combinations(range(4), 2))
+    >>> both = [*square, *((a + 4, b + 4) for a, b in square), *((a, a + 4) for a in range(4))]
+    >>> cube_of(range(8), both)
+    ((0, 1, 2, 3), (4, 5, 6, 7))
+    """
+    wired = {frozenset(pair) for pair in pairs}
+    if len(gpus) != 8 or len(wired) != 16:
+        return None
+    first, *others = sorted(gpus)
+    for rest in combinations(others, 3):
+        left = (first, *rest)
+        right = tuple(gpu for gpu in others if gpu not in rest)
+        inside = (frozenset(pair) for side in (left, right) for pair in combinations(side, 2))
+        if wired.issuperset(inside):
+            for order in permutations(right):
+                if wired.issuperset(map(frozenset, zip(left, order, strict=True))):
+                    return left, order
+    return None
+
+
+def switch_layout(groups: Sequence[tuple[str, Sequence[int]]]) -> Layout:
+    """Return places for GPUs along switches, given by label and GPUs.
+
+    Up to 8 GPUs are a row below their switch; more are a row above it and one below. A group with
+    an empty label is a row without a switch. Neighbouring switches have a line between them.
+    """
+    gpus: list[tuple[int, Point]] = []
+    bars: list[Bar] = []
+    lines: dict[Segment, Line] = {}
+    left, height = _MARGIN, 0.0
+    for label, members in groups:
+        is_split = len(members) > _MAX_IN_ONE_ROW
+        below = members[: (len(members) + 1) // 2] if is_split else members
+        row_width = (len(below) - 1) * SPACING + 2 * GPU_RADIUS
+        right = left + max(row_width, 0.085 * len(label) + 0.2)
+        bar = Bar(left, right, _MARGIN + _PORT, label)
+        start = (left + right - row_width) / 2 + GPU_RADIUS
+        rows = ((below, _MARGIN, bar.y), (members[len(below) :], bar.y + BAR_HEIGHT + _PORT, 0.0))
+        for row, y, edge in rows:
+            for at, gpu in enumerate(row):
+                place = (start + at * SPACING, y)
+                gpus.append((gpu, place))
+                if label:
+                    end = edge or bar.y + BAR_HEIGHT
+                    lines["port", gpu, 0] = (place, (place[0], end))
+        bars += [bar] if label else []
+        height = max(height, bar.y + BAR_HEIGHT + (_PORT if is_split else 0.0) + _MARGIN)
+        left = right + SPACING
+    for number, (one, other) in enumerate(pairwise(bars)):
+        middle = one.y + BAR_HEIGHT / 2
+        lines["joint", number, number + 1] = ((one.right, middle), (other.left, middle))
+    return Layout(left - SPACING + _MARGIN, height, tuple(gpus), (), tuple(bars), lines)
+
+
+def tree_layout(shape: TreeShape, spacing: float = SPACING) -> Layout:
+    """Return places for a PCIe tree, leaves on one line from left to right."""
+    levels = max(shape.height(root) for root in shape.roots)
+    top = _MARGIN + levels * _LEVEL
+    spots: dict[int, tuple[float, float, float]] = {}  # left end, right end, lower edge
+    x = _MARGIN + GPU_RADIUS
+    for root in shape.roots:
+        x = _place(shape, root, (x, top), spacing, spots) + spacing * 0.6
+    lines: dict[Segment, Line] = {}
+    for node, above in shape.above.items():
+        left, right, y = spots[node]
+        low = y + BAR_HEIGHT if node in shape.below else y
+        middle = (left + right) / 2
+        lines["pcie", node, 0] = ((middle, low), (middle, spots[above][2]))
+    for one, other in pairwise(shape.roots):
+        y = top + BAR_HEIGHT / 2
+        lines["joint", one, other] = ((spots[one][1], y), (spots[other][0], y))
+    leaves = [node for node in spots if node not in shape.below]
+    return Layout(
+        width=x - spacing * 1.6 + GPU_RADIUS + _MARGIN,
+        height=top + BAR_HEIGHT + _MARGIN,
+        gpus=tuple((gpu, _point(spots[at])) for at in leaves for gpu in shape.nodes[at].gpus),
+        boxes=tuple(
+            (shape.label(at), _point(spots[at])) for at in leaves if not shape.nodes[at].gpus
+        ),
+        bars=tuple(Bar(*spots[at], shape.label(at)) for at in spots if at in shape.below),
+        lines=lines,
+    )
+
+
+def _place(
+    shape: TreeShape,
+    at: int,
+    corner: Point,
+    spacing: float,
+    spots: dict[int, tuple[float, float, float]],
+) -> float:
+    """Place a node at `corner` and all below it; return where the next leaf goes."""
+    x, y = corner
+    children = shape.below.get(at, ())
+    if not children:
+        spots[at] = (x, x, _MARGIN)  # leaves stand on one line, however deep they hang
+        return x + spacing
+    for child in children:
+        x = _place(shape, child, (x, y - _LEVEL), spacing, spots)
+    ends = []
+    for side, child in ((0, children[0]), (1, children[-1])):
+        is_leaf = child not in shape.below
+        ends.append(spots[child][side] + (2 * side - 1) * (GPU_RADIUS if is_leaf else 0.0))
+    spots[at] = (ends[0], ends[1], y)
+    return x
+
+
+def _circle(gpus: Sequence[int]) -> tuple[float, float, dict[int, Point]]:
+    radius = max(1.0, len(gpus) * 0.75 / (2 * pi))
+    angles = {gpu: 2 * pi * (at + 0.5) / len(gpus) for at, gpu in enumerate(gpus)}
+    middle = radius + _MARGIN
+    places = {
+        gpu: (middle + radius * sin(angle), middle + radius * cos(angle))
+        for gpu, angle in angles.items()
+    }
+    return 2 * radius, 2 * radius, places
+
+
+def _point(spot: tuple[float, float, float]) -> Point:
+    return spot[0], spot[2]
