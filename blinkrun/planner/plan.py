@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from blinkrun.errors import PlanError
@@ -61,19 +62,9 @@ class PlannedTree:
             raise PlanError(f"tree rooted at {self.root} has parents {self.parents}")
         if not 0 <= self.start < self.stop:
             raise PlanError(f"tree at {self.root}: shares [{self.start}, {self.stop}) are empty")
-        for rank in range(size):
-            self._check_path(rank)
-
-    def _check_path(self, rank: Rank) -> None:
-        """Raise PlanError unless the parents of `rank` lead to the root."""
-        at = rank
-        for _ in self.parents:
-            if at == self.root:
-                return
-            at = self.parents[at]
-            if not 0 <= at < len(self.parents):
-                break
-        raise PlanError(f"tree at {self.root}: rank {rank} does not hang on it: {self.parents}")
+        lost = _lost(self.root, self.parents)
+        if lost is not None:
+            raise PlanError(f"tree at {self.root}: rank {lost} does not hang on it: {self.parents}")
 
     @property
     def depth(self) -> int:
@@ -276,6 +267,20 @@ class Plan:
             raise PlanError(f"text is no plan: {type(err).__name__}: {err}") from err
 
 
+@cache  # the same few trees return in every collective; a plan is read in a few milliseconds
+def _lost(root: Rank, parents: tuple[int, ...]) -> Rank | None:
+    """Return the first rank whose parents do not lead to the root, or None."""
+    for rank in range(len(parents)):
+        at = rank
+        for _ in parents:
+            if at == root or not 0 <= at < len(parents):
+                break
+            at = parents[at]
+        if at != root:
+            return rank
+    return None
+
+
 def _describe(packing: PlannedPacking, *, with_roots: bool) -> str:
     """Return one line; allreduce names the roots, whose order is that of the trees."""
     depths = sorted({tree.depth for tree in packing.trees})
@@ -322,9 +327,12 @@ def _kinds_out(tree: PlannedTree, kinds: tuple[str, ...]) -> str | list[str]:
 
 
 def _kinds_in(root: Rank, size: int, kinds: str | list[str]) -> tuple[str, ...]:
-    if isinstance(kinds, str):
-        return tuple("" if rank == root else kinds for rank in range(size))
-    return tuple(kinds)
+    return _same_kind(root, size, kinds) if isinstance(kinds, str) else tuple(kinds)
+
+
+@cache
+def _same_kind(root: Rank, size: int, kind: str) -> tuple[str, ...]:
+    return tuple("" if rank == root else kind for rank in range(size))
 
 
 def _packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacking:
