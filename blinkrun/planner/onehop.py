@@ -54,18 +54,31 @@ def pack_onehop(
     (16, Fraction(16, 5))
     """
     _, certificate = pack(topology, flow, root)
+    bound = check_certificate(topology, certificate)
+    return onehop_packing(topology, flow, root, bound=bound), certificate
+
+
+def onehop_packing(
+    topology: Topology, flow: Flow, root: Rank | None = None, *, bound: Fraction = Fraction(0)
+) -> Packing:
+    """Return the packing alone; where equal rates reach `bound`, it is found without a solver.
+
+    Raises
+    ------
+    UsageError
+        If two ranks that a star needs have no link.
+    """
     network = network_of(topology, flow)
     hubs = range(topology.size) if root is None else (root,)
     stars = [_star(topology, network, hub) for hub in hubs]
-    rates = _rates(network, root, stars, check_certificate(topology, certificate))
+    rates = _rates(network, root, stars, bound)
     kept = [(star, hub, rate) for star, hub, rate in zip(stars, hubs, rates, strict=True) if rate]
-    packing = Packing(
+    return Packing(
         flow=flow,
         root=root,
         trees=tuple(network.tree(star, hub) for star, hub, _ in kept),
         rates=tuple(rate for _, _, rate in kept),
     )
-    return packing, certificate
 
 
 def _star(topology: Topology, network: Network, hub: Rank) -> Column:
