@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from blinkrun.errors import ReportError
+from blinkrun.topology.amd_tables import is_amd_text
 from blinkrun.topology.deserialize import read_json
 from blinkrun.topology.machine import Machine
 from blinkrun.topology.nccl_xml import read_nccl_xml
+from blinkrun.topology.rocm_smi import read_rocm_smi
 from blinkrun.topology.xml_text import documents
 
 KNOWN = (
@@ -38,8 +40,10 @@ def read_machine(
     ReportError
         If the text is of no known format or is broken.
     """
-    if text.lstrip().startswith("{"):
-        return read_json(text, source, partial=partial)
     if documents(text):
         return read_nccl_xml(text, source, partial=partial)
+    if text.lstrip().startswith("{"):
+        return read_json(text, source, partial=partial)
+    if is_amd_text(text):
+        return read_rocm_smi(text, source, partial=partial)
     raise ReportError(source, 0, f"nothing here is understood; expected {'; '.join(KNOWN)}")
