@@ -1,0 +1,300 @@
+"""Where the matrices of nvidia-smi stand in a paste: headers, rows, and what belongs to each.
+
+Nothing is taken from a column's place on the line: tabs get lost, headers shift against their rows,
+rows wrap or run together. A header is a run of device names, a row is a device name with a
+connection behind it and goes on to the next name; the order of words is all that counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from blinkrun.topology import nvidia_words as words
+from blinkrun.topology.nvidia_affinity import column_kinds
+from blinkrun.topology.paste import Line
+
+_HINT = re.compile(r"GPU\d")
+_ENDS = frozenset({"legend", "nic", "legend:"})  # what may follow the last row on its line
+_NAME = re.compile(r"[A-Za-z][\w.:-]*")
+_PATIENCE = 200  # lines that belong to nothing, after which a matrix is taken to be over
+_MAX_HEADER = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: the device it is of, its line, and the words behind the name, cells first."""
+
+    label: str
+    line: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A matrix as it stands in the paste.
+
+    Attributes
+    ----------
+    line, last_line : int
+        Where it begins (its header) and where its last row stands.
+    columns : tuple of str
+        The devices that the header names, in its order; empty where there is no header.
+    headings : tuple of str
+        Words of the header behind the devices: ``CPU``, ``Affinity``, ….
+    rows : tuple of Row
+        In the order of the paste. A row that repeats another word by word is left out.
+    """
+
+    line: int
+    last_line: int
+    columns: tuple[str, ...]
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The devices that have a row."""
+        return frozenset(row.label for row in self.rows)
+
+
+def find_tables(lines: Sequence[Line]) -> tuple[Table, ...]:
+    r"""Return all matrices of a paste in order, also those with rows missing or without any.
+
+    Examples
+    --------
+    >>> from blinkrun.topology.paste import clean_lines
+    >>> text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-7\nGPU1\tNV2\t X \t0-7"
+    >>> (table,) = find_tables(clean_lines(text))
+    >>> table.columns, table.headings
+    (('GPU0', 'GPU1'), ('CPU', 'Affinity'))
+    >>> [(row.label, row.words) for row in table.rows]
+    [('GPU0', ('X', 'NV2', '0-7')), ('GPU1', ('NV2', 'X', '0-7'))]
+    """
+    scanner = _Scanner()
+    for at, line in enumerate(lines):
+        if scanner.table is None and not _HINT.search(line.text):
+            continue
+        found = words.split_words(line.text)
+        if found and set(found) != {"-"}:
+            scanner.feed(line.number, scanner.mended(line, found), _Ahead(lines, at))
+    scanner.close()
+    return _joined(scanner.tables)
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """The first words of the next line that has any; looked up only where a line ends early."""
+
+    lines: Sequence[Line]
+    at: int
+
+    def first(self) -> str:
+        for line in self.lines[self.at + 1 : self.at + 10]:
+            found = words.split_words(line.text[:4096])
+            if found:
+                return found[0]
+        return ""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A matrix that is being read."""
+
+    line: int
+    columns: list[str] = field(default_factory=list)
+    headings: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    last_line: int = 0
+
+    def has_all_rows(self) -> bool:
+        labels = {row.label for row in self.rows}
+        return bool(labels) and all(name in labels for name in self.columns if words.is_gpu(name))
+
+
+class _Scanner:
+    """Reads words line by line; a header or a row is open until something else begins."""
+
+    def __init__(self) -> None:
+        self.tables: list[Table] = []
+        self.table: _Open | None = None
+        self._in_header = False
+        self._header_line = 0
+        self._label = ""
+        self._row_line = 0
+        self._row: list[str] = []
+        self._shape: tuple[str, ...] = ()  # what stood before the row's label: a prompt, a tag
+        self._idle = 0
+        self._last = Line(0, "")
+
+    def feed(self, number: int, found: tuple[str, ...], ahead: _Ahead) -> None:
+        """Read the words of a line."""
+        found = self._without_prefix(found)
+        wraps = self._wraps(found)
+        idle = True
+        for at, word in enumerate(found):
+            after = found[at + 1] if at + 1 < len(found) else ahead.first()
+            if self._starts_row(word, after, found[at + 1 :]):
+                self._open_row(word, number, found[:at])
+            elif self._starts_header(word, after):
+                self._open_header(word, number)
+            elif self._in_header:
+                self._extend_header(word, number)
+            elif self._label and (number == self._row_line or wraps):
+                self._extend_row(word)
+            else:
+                continue
+            idle = False
+        self._idle = self._idle + 1 if idle else 0
+        if self.table is not None and self._idle > _PATIENCE:
+            self.close()
+
+    def mended(self, line: Line, found: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a line's words, the first one made whole if the line above broke inside of it."""
+        last, self._last = self._last, line
+        pieces = self._row if self._label else self._header_words()
+        is_broken = (
+            pieces
+            and line.number == last.number + 1
+            and not (last.text[-1:].isspace() or line.text[:1].isspace())
+            and not (self._label and any(map(words.is_device, found)))
+        )
+        if not is_broken:
+            return found
+        whole = pieces[-1] + found[0]
+        is_known = words.is_link if self._label else words.is_device
+        if is_known(whole) and not (is_known(pieces[-1]) and is_known(found[0])):
+            pieces[-1] = whole
+            return found[1:]
+        return found
+
+    def _header_words(self) -> list[str]:
+        return self.table.columns if self._in_header and self.table is not None else []
+
+    def close(self) -> None:
+        """End the matrix that is open."""
+        self._close_row()
+        table, self.table, self._in_header, self._idle = self.table, None, False, 0
+        if table is not None:
+            self.tables.append(
+                Table(
+                    line=table.line,
+                    last_line=max(table.line, table.last_line),
+                    columns=tuple(table.columns),
+                    headings=tuple(table.headings),
+                    rows=tuple(table.rows),
+                )
+            )
+
+    def _starts_row(self, word: str, after: str, rest: Sequence[str]) -> bool:
+        columns = self.table.columns if self.table is not None else ()
+        is_label = words.is_gpu(word) or word in columns
+        if not is_label and (self.table is None or not words.is_nic(word)):
+            return False
+        if words.is_link(after) or words.is_fused(after):
+            return after == after.upper() or word in columns
+        # The first cell may be unreadable; it is a row all the same if others follow.
+        is_new = word in columns and not (self.table and word in _labels(self.table))
+        return is_new and not words.is_device(after) and any(map(words.is_link, rest))
+
+    def _starts_header(self, word: str, after: str) -> bool:
+        if not words.is_device(word) or not (words.is_device(after) or words.is_heading(after)):
+            return False
+        if not words.is_gpu(word) and not words.is_gpu(after):
+            return False
+        if self._in_header and self.table is not None:
+            return word in self.table.columns and words.is_device(after)
+        return True
+
+    def _open_header(self, word: str, number: int) -> None:
+        self.close()
+        self.table = _Open(line=number, columns=[word])
+        self._in_header, self._header_line = True, number
+
+    def _extend_header(self, word: str, number: int) -> None:
+        table = self.table
+        if table is None or len(table.columns) + len(table.headings) > _MAX_HEADER:
+            self._in_header = False
+        elif words.is_heading(word) or (table.headings and _NAME.fullmatch(word)):
+            self._in_header = words.is_heading(word) or number == self._header_line
+            table.headings += [word] if self._in_header else []
+        elif word in table.columns:
+            self._in_header = False  # names do not repeat: this is no header's word any more
+        elif words.is_device(word) or (number == self._header_line and _NAME.fullmatch(word)):
+            table.columns.append(word)
+            self._header_line = number
+        else:
+            self._in_header = False
+
+    def _open_row(self, label: str, number: int, before: tuple[str, ...]) -> None:
+        self._close_row()
+        if self.table is None:
+            self.table = _Open(line=number)
+        self._in_header = False
+        if number != self._row_line:
+            self._shape = _shape(before)
+        self._label, self._row_line, self._row = label, number, []
+
+    def _extend_row(self, word: str) -> None:
+        if word.lower() in _ENDS:
+            self._close_row()
+        else:
+            self._row.append(word)
+
+    def _close_row(self) -> None:
+        label, self._label = self._label, ""
+        if not label or self.table is None:
+            return
+        row = Row(label, self._row_line, tuple(self._row))
+        same = [other for other in self.table.rows if other.label == label]
+        if any(other.words == row.words for other in same):
+            return
+        if same and self.table.has_all_rows():
+            columns, headings = self.table.columns, self.table.headings
+            self.close()  # the same machine, or one like it, once more without a header
+            self.table = _Open(line=row.line, columns=columns, headings=headings)
+        self.table.rows.append(row)
+        self.table.last_line = row.line
+
+    def _without_prefix(self, found: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the words of a line without the tag that stood before the row's label too."""
+        size = len(self._shape)
+        is_tagged = size and self._label and _shape(found[:size]) == self._shape
+        return found[size:] if is_tagged and not words.is_cell(found[0]) else found
+
+    def _wraps(self, found: tuple[str, ...]) -> bool:
+        """Whether a line goes on with the row above: nothing but cells and values up to a name."""
+        if not self._label or self.table is None:
+            return False
+        want = len(self.table.columns) + len(column_kinds(self.table.headings))
+        for word in found:
+            if words.is_device(word):
+                break
+            if not (words.is_cell(word) or words.is_value(word) or words.is_fused(word)):
+                return False
+        return len(self._row) < want or (not want and words.is_cell(found[0]))
+
+
+def _labels(table: _Open) -> set[str]:
+    return {row.label for row in table.rows}
+
+
+def _shape(found: Sequence[str]) -> tuple[str, ...]:
+    """Return words with their digits made equal: two lines of one log look alike then."""
+    return tuple(re.sub(r"\d+", "0", word) for word in found)
+
+
+def _joined(tables: Sequence[Table]) -> tuple[Table, ...]:
+    """Return the tables, those parts joined that repeat a header over the rest of the rows."""
+    joined: list[Table] = []
+    for table in tables:
+        last = joined[-1] if joined else None
+        if last and last.columns == table.columns and not last.labels & table.labels:
+            rows = (*last.rows, *table.rows)
+            headings = last.headings or table.headings
+            last_line = max(last.last_line, table.last_line)
+            joined[-1] = Table(last.line, last_line, last.columns, headings, rows)
+        else:
+            joined.append(table)
+    return tuple(joined)
