@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_LAUNCH = 1
-LATER_COMMANDS = ("topo", "plan", "simulate", "doctor")
+PLANNING = "blinkrun.cli.job_plan"  # loaded by its name, as commands are
+LATER_COMMANDS = ("simulate", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +62,7 @@ def _run(argv: list[str]) -> int:
         if text is not None:
             sys.stdout.write(text)
             return 0
-    return _launch(spec)
+    return _launch(_planned(options, spec))
 
 
 def _checked(check: str, argv: Sequence[str], num_ranks: int) -> str | None:
@@ -71,6 +72,23 @@ def _checked(check: str, argv: Sequence[str], num_ranks: int) -> str | None:
     module, _, function = check.partition(":")
     text: str | None = getattr(import_module(module), function)(list(argv), num_ranks)
     return text
+
+
+def _planned(options: Options, spec: JobSpec) -> JobSpec:
+    """Return the job with the plan that its ranks are to use, which is printed if asked for."""
+    from dataclasses import replace  # noqa: PLC0415
+    from importlib import import_module  # noqa: PLC0415
+
+    if options.gpus is not None and options.topology is None:
+        raise UsageError("--gpus says which GPUs of --topology FILE|NAME; give that too")
+    if options.topology is None and not options.show_plan:
+        return spec
+    planning = import_module(PLANNING)
+    plan, text = planning.plan_job(options.topology, options.gpus, spec.num_ranks)
+    if options.show_plan:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    return replace(spec, plan=plan)
 
 
 def _call(module: str, options: Options) -> int:
@@ -120,6 +138,7 @@ def _launch(spec: JobSpec) -> int:
     """Find the MPI and run the job, or say how it would be run."""
     from blinkrun import env  # noqa: PLC0415
     from blinkrun.launcher.discover import find_mpi  # noqa: PLC0415
+    from blinkrun.launcher.forward import plan_file  # noqa: PLC0415
     from blinkrun.launcher.job import Job, agent_command  # noqa: PLC0415
     from blinkrun.launcher.mpiexec import arguments, outside_of_jobs, settings  # noqa: PLC0415
     from blinkrun.launcher.slots import thread_environ  # noqa: PLC0415
@@ -136,6 +155,8 @@ def _launch(spec: JobSpec) -> int:
         ranks[env.TIMEOUT] = f"{spec.timeout_s:g}"
     if spec.verbose:
         ranks[env.VERBOSE] = "1"
+    if spec.plan is not None:
+        ranks[env.PLAN] = ""  # the file is made when the job starts
     ranks.update(spec.environ)
     command = [
         *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0),
@@ -149,9 +170,11 @@ def _launch(spec: JobSpec) -> int:
     # What changes how programs are loaded is for the ranks' programs alone.
     of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
     environ = {**base, **added, **of_mpi}
-    code = Job(spec, command=command, environ=environ, rank_environ=ranks).run(may_retry=True)
-    if code is None:
-        code = Job(spec, command=command, environ=environ, rank_environ=ranks).run()
+    with plan_file(spec.plan) as handed:
+        ranks.update(handed)
+        code = Job(spec, command=command, environ=environ, rank_environ=ranks).run(may_retry=True)
+        if code is None:
+            code = Job(spec, command=command, environ=environ, rank_environ=ranks).run()
     return 1 if code is None else code
 
 

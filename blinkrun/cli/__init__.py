@@ -28,4 +28,6 @@ COMMANDS: dict[str, Command] = {
         True,
         "blinkrun.bench.options:check",
     ),
+    "topo": Command("blinkrun.cli.topo", "show a machine: matrix, PCIe tree, picture", False),
+    "plan": Command("blinkrun.cli.plan", "plan a collective on it, prove and draw the plan", False),
 }

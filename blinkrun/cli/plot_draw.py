@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from blinkrun.cli.plot_layout import Line, Point
 from blinkrun.errors import UsageError
@@ -18,7 +17,7 @@ _INCH = 72.0  # points
 # Okabe and Ito's colours, told apart by people of any colour vision, without the yellow, which a
 # white page swallows; then the same again, dashed and dotted.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B4C9A", "#5C4B3A")
-_DASHES: tuple[Any, ...] = ("solid", (0, (7, 2)), (0, (2, 1.5)))  # in points
+_DASHES = ((), (7.0, 2.0), (2.0, 1.5))  # in points
 _LIGHT = ("#CC79A7", "#E69F00", "#56B4E9")  # of these: dark letters can be read on them
 INK = "#222222"
 GREY = "#C8C8C8"
@@ -40,9 +39,6 @@ class Page:
     def __init__(self, width: float, height: float) -> None:
         from matplotlib.figure import Figure  # noqa: PLC0415  (an extra; no window is opened)
 
-        import matplotlib as mpl  # noqa: PLC0415
-
-        mpl.rcParams["lines.scale_dashes"] = False
         self.figure = Figure(figsize=(width, height))
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_xlim(0, width)
@@ -66,13 +62,14 @@ class Page:
         across = (-(y1 - y0) / length, (x1 - x0) / length)
         at = -(sum(strand.width for strand in strands) + gap * (len(strands) - 1)) / 2
         for strand in strands:
+            style = {"dashes": dash(strand.number, strand.width)} if len(strands) > 1 else {}
             shift = (at + strand.width / 2) / _INCH
             dx, dy = across[0] * shift, across[1] * shift
             self.axes.plot(
                 [x0 + dx, x1 + dx],
                 [y0 + dy, y1 + dy],
                 color=COLOURS[strand.number % len(COLOURS)],
-                linestyle=dash(strand.number) if len(strands) > 1 else "solid",
+                **style,
                 linewidth=strand.width,
                 solid_capstyle="butt",
                 zorder=2,
@@ -148,9 +145,13 @@ class Page:
             raise UsageError(f"--plot {path}: {err.strerror or err}") from err
 
 
-def dash(number: int) -> Any:
-    """Return the line style of a tree, by number: solid first."""
-    return _DASHES[number // len(COLOURS) % len(_DASHES)]
+def dash(number: int, width: float) -> tuple[float, ...]:
+    """Return the dashes and gaps of a tree's line, in widths of it; the first trees have none.
+
+    >>> dash(0, 2.0), dash(8, 2.0)
+    ((), (3.5, 1.0))
+    """
+    return tuple(part / width for part in _DASHES[number // len(COLOURS) % len(_DASHES)])
 
 
 def text_width(words: str, size: float) -> float:

@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from blinkrun.cli.figures import format_gpus, format_rate
+from blinkrun.cli.figures import format_rate
+from blinkrun.cli.plan_text import headline
 from blinkrun.cli.plot_draw import Page, Strand, text_width
 from blinkrun.cli.plot_layout import Layout, Segment, mesh_layout, stacked, tree_layout
 from blinkrun.cli.plot_machine import draw_places, fabric_layout
@@ -93,15 +94,12 @@ def draw_plan(
 
 def title_of(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the two lines above the picture."""
-    gpus = format_gpus(report["devices"])
-    what = f"{report['collective']} on {report['machine']}, GPUs {gpus}"
-    if report["root"] is not None:
-        what += f", root {report['root']}"
-    if report["relays"]:
-        what += f", through {format_gpus(report['relays'])}"
     rate, bound = (format_rate(report[f"{key}_gb_per_s"]) for key in ("rate", "bound"))
     ring = format_rate(report["ring"]["rate_gb_per_s"])
-    return what, f"{rate} GB/s; no plan exceeds {bound} GB/s; a ring library gets {ring} GB/s"
+    return (
+        headline(report),
+        f"{rate} GB/s; no plan exceeds {bound} GB/s; a ring library gets {ring} GB/s",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from blinkrun.log import say
 
 if TYPE_CHECKING:
     from blinkrun.topology.bandwidth import Bandwidths
+    from blinkrun.topology.cpu import Host
     from blinkrun.topology.machine import Machine
 
 LARGEST_BYTES = 64 << 20  # the largest real report, an XML of 72 GPUs, has less than 1 MB
@@ -68,6 +69,25 @@ def source_of(name: str | None, args: argparse.Namespace) -> Source:
         report=None if args.report is None else parse_count("--report", args.report),
         bandwidths=None if args.bandwidths is None else Path(args.bandwidths),
     )
+
+
+def load(source: Source) -> Machine | Host:
+    """Return the machine that `source` means; the processors of this host if it has no GPU.
+
+    Raises
+    ------
+    UsageError
+        As `load_named`.
+    """
+    if source.name is not None:
+        return load_named(source, source.name)
+    from blinkrun.topology.probe import probe_here  # noqa: PLC0415
+
+    for flag, given in (("--partial", source.partial), ("--report", source.report)):
+        if given:
+            raise UsageError(f"{flag} is for files, none is given")
+    machine, host = probe_here()
+    return host if machine is None else machine
 
 
 def load_bandwidths(source: Source) -> Bandwidths:

@@ -7,12 +7,14 @@ floats there for reading, and exact fractions beside them for checking.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from blinkrun.planner.certificate import Certificate, check_certificate
+from blinkrun.planner.explain import partition, why
 from blinkrun.planner.packing import Edge, Flow, Packing, Tree, check_packing, resource_loads
+from blinkrun.planner.predict import SIZES, LatencyNs, Prediction, candidates, choose, ring_ns
 from blinkrun.planner.rings import RingPeer
 from blinkrun.topology.graph import Link, Topology
 from blinkrun.types import Rank
@@ -20,7 +22,7 @@ from blinkrun.types import Rank
 SCHEMA_VERSION = 1  # raised when a key goes or changes its meaning
 LANE = "lane"
 _MB_PER_GB = 1000
-_UPWARDS = (Flow.UP,)
+_UPWARDS = (Flow.UP, Flow.ALL_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,13 @@ class Planned:
         What a lane is worth; not used where the unit is MB/s.
     peer : RingPeer
         What a ring library gets on these GPUs; its rate is in MB/s.
-    why : str
-        The certificate in words.
-    partition : tuple of tuple of Rank
-        The parts that its prices keep apart.
+    times : tuple of Prediction
+        Predicted times by size; their rings are those of `peer`.
+
+    Raises
+    ------
+    PlanError
+        If the packing does not fit the topology or the certificate does not hold.
     """
 
     topology: Topology
@@ -48,8 +53,13 @@ class Planned:
     certificate: Certificate
     lane_mb_per_s: int
     peer: RingPeer
-    why: str
-    partition: tuple[tuple[Rank, ...], ...]
+    times: tuple[Prediction, ...]
+    bound: Fraction = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_packing(self.topology, self.packing)
+        bound = check_certificate(self.topology, self.certificate)
+        object.__setattr__(self, "bound", bound)
 
     @property
     def unit_gb_per_s(self) -> Fraction:
@@ -71,25 +81,20 @@ class Planned:
 
 
 def as_json(planned: Planned) -> dict[str, Any]:
-    """Return the plan as plain JSON values; packing and certificate are checked on the way.
+    """Return the plan as plain JSON values.
 
     Returns
     -------
     dict
         ``collective``, ``devices``, ``rate_gb_per_s``, ``rate_exact``, ``unit_gb_per_s``,
-        ``bound_gb_per_s``, ``certificate``, ``trees``, ``resources`` and ``ring`` as
+        ``bound_gb_per_s``, ``certificate``, ``trees``, ``resources``, ``ring`` and more as
         docs/planning.md describes them. GPUs are named by their numbers on the machine.
-
-    Raises
-    ------
-    PlanError
-        If the packing does not fit the topology or the certificate does not hold.
     """
-    topology, packing = planned.topology, planned.packing
-    check_packing(topology, packing)
-    bound = check_certificate(topology, planned.certificate)
+    topology, packing, bound = planned.topology, planned.packing, planned.bound
     devices = topology.devices
     return {
+        "version": SCHEMA_VERSION,
+        "machine": topology.name,
         "collective": packing.flow.value,
         "devices": list(devices[: topology.size]),
         "relays": list(devices[topology.size :]),
@@ -103,8 +108,11 @@ def as_json(planned: Planned) -> dict[str, Any]:
         "is_optimal": packing.rate == bound,
         "certificate": {
             "prices": {name: str(price) for name, price in planned.certificate.prices},
-            "partition": [[devices[rank] for rank in part] for part in planned.partition],
-            "why": planned.why,
+            "partition": [
+                [devices[rank] for rank in part]
+                for part in partition(topology, planned.certificate)
+            ],
+            "why": why(topology, planned.certificate, packing),
         },
         "trees": [
             _tree(planned, tree, rate)
@@ -112,7 +120,38 @@ def as_json(planned: Planned) -> dict[str, Any]:
         ],
         "resources": _resources(planned),
         "ring": _ring(planned),
+        "times": [_time(row) for row in planned.times],
     }
+
+
+def times_of(
+    topology: Topology,
+    packing: Packing,
+    latency_ns: LatencyNs,
+    *,
+    unit_mb_per_s: int,
+    rings: tuple[Topology, RingPeer],
+) -> tuple[Prediction, ...]:
+    """Return the predicted times for 1 KB to 1 GB.
+
+    Parameters
+    ----------
+    topology, packing
+        The plan.
+    latency_ns : callable
+        Latency of a hop by the kind of its link.
+    unit_mb_per_s : int
+        What a unit of `topology` is worth.
+    rings : tuple of Topology and RingPeer
+        What a ring library gets, and on which links, in MB/s.
+    """
+    options = candidates(topology, packing, latency_ns, unit_mb_per_s=unit_mb_per_s)
+    rows = []
+    for size in SIZES:
+        best = choose(options, size)
+        beside = ring_ns(rings[0], packing.flow, rings[1], latency_ns, size_bytes=size)
+        rows.append(Prediction(size, best.trees, best.time_ns(size), beside))
+    return tuple(rows)
 
 
 def depth_of(tree: Tree) -> int:
@@ -196,4 +235,14 @@ def _ring(planned: Planned) -> dict[str, Any]:
         "is_exact": peer.is_exact,
         "orders": [[devices[rank] for rank in ring.order] for ring in peer.rings],
         "ratio": float(mine / rate) if rate else None,
+    }
+
+
+def _time(row: Prediction) -> dict[str, Any]:
+    return {
+        "bytes": row.size_bytes,
+        "trees": row.trees.value,
+        "seconds": row.time_ns / 1e9,
+        "algbw_gb_per_s": float(row.algbw_gb_per_s),
+        "ring_seconds": None if row.ring_ns is None else row.ring_ns / 1e9,
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
+from blinkrun.topology import pcie_tree
+from blinkrun.topology.fabric import Fabric, FabricKind
 from blinkrun.topology.machine import Machine, PciKind, PciNode
 
-# The distance of a GPU and a NIC, near to far; SOC is the old name of SYS.
-LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 
 
@@ -91,21 +92,62 @@ def nearest_nics(machine: Machine) -> list[str]:
     >>> nearest_nics(pair)
     ['GPU0 GPU1: mlx5_0 mlx5_1 (PXB)']
     """
+    stated = {(path.gpu, path.nic): path.level for path in machine.gpu_nic}
     groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-    for gpu in range(machine.num_gpus):
-        paths = [path for path in machine.gpu_nic if path.gpu == gpu and path.level in LEVELS]
-        if paths:
-            best = min((path.level for path in paths), key=LEVELS.index)
-            nics = tuple(path.nic for path in paths if path.level == best)
-            groups.setdefault((best, nics), []).append(gpu)
+    for gpu, nics in enumerate(pcie_tree.nearest_nics(machine)):
+        if nics:
+            level = stated.get((gpu, nics[0]), "")
+            groups.setdefault((level, nics), []).append(gpu)
     return [
         f"{' '.join(map(gpu_label, gpus))}: "
-        f"{' '.join(machine.nics[nic].name for nic in nics)} ({level})"
+        + " ".join(machine.nics[nic].name for nic in nics)
+        + (f" ({level})" if level else "")
         for (level, nics), gpus in groups.items()
     ]
 
 
-def pci_tree(
+def fabric_text(fabric: Fabric, lane_mb_per_s: int) -> str:
+    """Return what joins the GPUs beside PCIe, in a line.
+
+    Examples
+    --------
+    >>> from blinkrun.topology.catalog import described
+    >>> from blinkrun.topology.fabric import fabric_of
+    >>> fabric_text(fabric_of(described("dgx-1v")), 23_000)
+    'NVLink 2, 16 pairs of 1 or 2 lanes, 6 lanes a GPU, 23 GB/s a lane'
+    >>> fabric_text(fabric_of(described("dgx-2")), 23_000)
+    'NVLink 2 into NVSwitch, 6 lanes a GPU, 23 GB/s a lane'
+    """
+    if fabric.kind is FabricKind.NONE:
+        return "none beside PCIe"
+    family = "xGMI" if fabric.is_xgmi else "NVLink"
+    number = re.sub(r"^[a-z]+|_.*", "", fabric.generation)
+    words = [f"{family} {number}"]
+    if fabric.islands:
+        many = f"{len(fabric.islands)} groups of " if len(fabric.islands) > 1 else ""
+        words[0] += f" into {many}NVSwitch"
+    if fabric.wires:
+        counts = [wire.lanes for wire in fabric.wires]
+        words.append(f"{len(counts)} pair{_s(len(counts))} of {_span(counts)}")
+    used = [lanes for lanes in fabric.lanes if lanes]
+    words.append(f"{_span(used)} a GPU")
+    words.append(f"{lane_mb_per_s / 1000:g} GB/s a lane")
+    return ", ".join(words)
+
+
+def _span(counts: Sequence[int]) -> str:
+    """Return how many lanes: one number, two, or from … to …."""
+    low, high = min(counts), max(counts)
+    if low == high:
+        return f"{low} lane{_s(low)}"
+    return f"{low} {'or' if len(set(counts)) == 2 else 'to'} {high} lanes"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def tree_text(
     machine: Machine, nodes: Sequence[PciNode], rate: Callable[[PciNode], str] | None = None
 ) -> str:
     """Return the PCI tree `nodes` as indented lines, each link with its generation and width.
@@ -125,7 +167,7 @@ def pci_tree(
     >>> pair = Machine(name="pair", source="hand", gpus=(Gpu("GPU0"), Gpu("GPU1")))
     >>> root = PciNode(PciKind.CPU, "cpu 0", numa=0, vendor="intel")
     >>> leaves = [PciNode(PciKind.GPU, f"0000:0{b}:00.0", 0, 8.0, 16, gpus=(b,)) for b in (0, 1)]
-    >>> print(pci_tree(pair, [root, *leaves]))
+    >>> print(tree_text(pair, [root, *leaves]))
     cpu 0  intel, NUMA node 0
     ├─ GPU0  0000:00:00.0, gen3 x16
     └─ GPU1  0000:01:00.0, gen3 x16

@@ -1,0 +1,92 @@
+"""The plan that the launcher makes for a job, before its ranks are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blinkrun.cli.parsing import parse_gpus
+from blinkrun.cli.source import STANDARD_INPUT, Source, load_named
+from blinkrun.errors import UnreachableRankError, UsageError
+from blinkrun.log import say
+
+if TYPE_CHECKING:
+    from blinkrun.topology.graph import Topology
+
+
+def plan_job(name: str | None, gpus: str | None, num_ranks: int) -> tuple[str, str]:
+    """Return the plan of a job for its ranks, as JSON, and for people.
+
+    Parameters
+    ----------
+    name : str or None
+        The machine: a file or a name of the catalog. None: the ranks share this host's memory.
+    gpus : str or None
+        Its GPUs by rank, as ``0,1,4``; None for the first `num_ranks`.
+    num_ranks : int
+
+    Raises
+    ------
+    UsageError
+        If there is no such machine, its report is broken (`ReportError`), it does not have these
+        GPUs or not one for every rank, links do not join them, or the folder that is named for
+        plans cannot be used.
+    """
+    from blinkrun.planner.store import command_cache_dir, plan_of  # noqa: PLC0415 - checked first
+
+    folder = command_cache_dir()
+    topology = _cpu_ranks(num_ranks) if name is None else _of_machine(name, gpus, num_ranks)
+    try:
+        plan = plan_of(topology, folder)
+    except UnreachableRankError as err:
+        src, dst = (topology.devices[rank] for rank in (err.root, err.rank))
+        raise UsageError(f"{topology.name}: no links lead from GPU {src} to GPU {dst}") from err
+    return plan.to_json(), f"{_head(name, topology)}{plan.describe()}\n"
+
+
+def _cpu_ranks(num_ranks: int) -> Topology:
+    from blinkrun.topology.cpu import cpu_topology  # noqa: PLC0415
+    from blinkrun.topology.probe import probe_host  # noqa: PLC0415
+
+    return cpu_topology(probe_host(), num_ranks)
+
+
+def _of_machine(name: str, gpus: str | None, num_ranks: int) -> Topology:
+    """Return the links between the GPUs of a machine that the ranks stand for."""
+    from blinkrun.topology.graph import induce  # noqa: PLC0415
+    from blinkrun.topology.model import LinkSet, topology_of  # noqa: PLC0415
+
+    if name == STANDARD_INPUT:
+        raise UsageError("--topology -: the ranks read standard input; write the report to a file")
+    machine = load_named(Source(name), name)
+    for note in machine.notes:
+        say(f"note: {name}: {note}")
+    chosen = _chosen(name, machine.num_gpus, gpus, num_ranks)
+    return induce(topology_of(machine, LinkSet.ALL), chosen)
+
+
+def _chosen(name: str, num_gpus: int, gpus: str | None, num_ranks: int) -> tuple[int, ...]:
+    """Return the GPU of every rank; says so where it is chosen here."""
+    if gpus is None:
+        if num_gpus < num_ranks:
+            raise UsageError(f"-np {num_ranks}: {name} has only {num_gpus} GPUs, one for each rank")
+        if num_gpus > num_ranks:
+            last = f" to {num_ranks - 1}" if num_ranks > 1 else ""
+            say(f"{name} has {num_gpus} GPUs: planned for 0{last} (--gpus names others)")
+        return tuple(range(num_ranks))
+    chosen = parse_gpus("--gpus", gpus)
+    for gpu in chosen:
+        if gpu >= num_gpus:
+            raise UsageError(f"--gpus {gpus}: {name} has no GPU {gpu}, only 0 to {num_gpus - 1}")
+    if len(chosen) != num_ranks:
+        raise UsageError(f"--gpus {gpus}: {len(chosen)} GPUs for {num_ranks} ranks (-np)")
+    return chosen
+
+
+def _head(name: str | None, topology: Topology) -> str:
+    if name is None:
+        return ""
+    return (
+        f"rank: GPU of {topology.name}: "
+        + ", ".join(f"{rank}: {gpu}" for rank, gpu in enumerate(topology.devices))
+        + "\n"
+    )

@@ -1,0 +1,181 @@
+"""A plan as text, made of what ``plan --json`` prints."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from blinkrun.cli.figures import format_gpus, format_rate, format_seconds
+from blinkrun.topology.render import align
+
+_WIDTH = 100  # of lines that can be wrapped
+_KINDS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "shm": "shared memory"}
+
+
+def plan_text(report: Mapping[str, Any]) -> str:
+    """Return the whole plan for people."""
+    parts = [_head(report), _trees(report), _resources(report), _times(report)]
+    return "\n\n".join(parts) + "\n"
+
+
+def headline(report: Mapping[str, Any]) -> str:
+    """Return what is planned: the collective, the machine, the GPUs.
+
+    >>> headline({"collective": "broadcast", "machine": "m", "devices": [0, 1], "root": 1,
+    ...     "relays": [2], "what": "GPU"})
+    'broadcast on m, GPUs 0,1, root 1, through 2'
+    """
+    words = [f"{report['collective']} on {report['machine']}"]
+    words.append(f"{report['what']}s {format_gpus(report['devices'])}")
+    if report["root"] is not None:
+        words.append(f"root {report['root']}")
+    if report["relays"]:
+        words.append(f"through {format_gpus(report['relays'])}")
+    return ", ".join(words)
+
+
+def _head(report: Mapping[str, Any]) -> str:
+    loss = f", loss {100 * float(report['loss']):g} %" if report["method"] != "onehop" else ""
+    lines = [f"{headline(report)} (links {report['links']}, method {report['method']}{loss})"]
+    rows = [("rate", _amount(report, "rate")), ("bound", _amount(report, "bound"))]
+    rows.append(("proof", report["certificate"]["why"]))
+    rows.append(("rings", _rings(report)))
+    for name, text in rows:
+        lines += textwrap.wrap(
+            f"{name:<7}{text}", _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False
+        )
+    return "\n".join(lines)
+
+
+def _amount(report: Mapping[str, Any], key: str) -> str:
+    """Return a rate in GB/s, in lanes too where those are counted."""
+    text = f"{format_rate(report[f'{key}_gb_per_s'])} GB/s"
+    if report["unit"] == "lane":
+        exact = report[f"{key}_exact"]
+        lanes = "lane" if exact == "1" else "lanes"
+        text += f" = {exact} {lanes} of {format_rate(report['unit_gb_per_s'])} GB/s"
+    return text
+
+
+def _rings(report: Mapping[str, Any]) -> str:
+    ring = report["ring"]
+    if not ring["rings"]:
+        return "none: these links close no ring"
+    many = "s" if ring["rings"] > 1 else ""
+    over = _KINDS.get(ring["kind"], ring["kind"])
+    least = "" if ring["is_exact"] else " or a little more"
+    return (
+        f"a ring library gets {format_rate(ring['rate_gb_per_s'])} GB/s{least} from"
+        f" {ring['rings']} ring{many} over {over}; this plan is {format_rate(ring['ratio'])} x that"
+    )
+
+
+def _trees(report: Mapping[str, Any]) -> str:
+    rows = [["tree", "GB/s", "share", "root", "depth", "edges"]]
+    for number, tree in enumerate(report["trees"], start=1):
+        share = 100 * tree["rate_gb_per_s"] / report["rate_gb_per_s"]
+        rows.append(
+            [
+                str(number),
+                format_rate(tree["rate_gb_per_s"]),
+                f"{share:.3g} %",
+                str(tree["root"]),
+                str(tree["depth"]),
+                edges_text(tree["edges"], report["collective"]),
+            ]
+        )
+    return align(rows, right=range(5))
+
+
+def edges_text(edges: Sequence[Sequence[Any]], collective: str) -> str:
+    """Return a tree's edges, those of a node together, and what they run over.
+
+    >>> edges_text([[0, 1, "nvlink"], [0, 2, "nvlink"], [2, 3, "pcie"]], "allreduce")
+    '0-1,2 nvlink; 2-3 pcie'
+    >>> edges_text([[1, 0, "nvlink"], [2, 0, "nvlink"]], "reduce")
+    '1,2>0 nvlink'
+    """
+    upwards = collective in ("reduce", "reducescatter")
+    mark = "-" if collective == "allreduce" else ">"
+    groups: dict[tuple[int, str], list[int]] = {}
+    for src, dst, kind in edges:
+        near, far = (dst, src) if upwards else (src, dst)
+        groups.setdefault((near, kind), []).append(far)
+    texts: list[tuple[str, str]] = []
+    for (near, kind), far in groups.items():
+        ends = (_listed(far), str(near)) if upwards else (str(near), _listed(far))
+        texts.append((mark.join(ends), kind))
+    kinds = {kind for _, kind in texts}
+    if len(kinds) == 1:
+        return f"{' '.join(text for text, _ in texts)} {kinds.pop()}"
+    return "; ".join(f"{text} {kind}" for text, kind in texts)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return format_gpus(sorted(numbers)).replace("-", "..")
+
+
+def _resources(report: Mapping[str, Any]) -> str:
+    """Return the use of every resource, those with the same numbers together, fullest first."""
+    groups: dict[tuple[float, float, str], list[str]] = {}
+    for name, use in report["resources"].items():
+        used, capacity = use["used_gb_per_s"], use["capacity_gb_per_s"]
+        groups.setdefault((used, capacity, re.sub(r"[0-9]+", "#", name)), []).append(name)
+    rows = [["used", "of GB/s", "%", "resource"]]
+    order = sorted(groups.items(), key=lambda item: -item[0][0] / item[0][1])
+    for (used, capacity, _), members in order:
+        percent = f"{100 * used / capacity:.0f}"
+        first, *more = textwrap.wrap(resource_names(members), _WIDTH - 24)
+        rows.append([format_rate(used), format_rate(capacity), percent, first])
+        rows += [["", "", "", line] for line in more]
+    return align(rows, right=range(3))
+
+
+def resource_names(names: Sequence[str]) -> str:
+    """Return names that differ in their numbers only, what they share written once.
+
+    >>> resource_names(["port 0 in", "port 1 in", "port 2 in"])
+    'port 0-2 in'
+    >>> resource_names(["nvlink 0->1", "nvlink 3->2"])
+    'nvlink 0->1 3->2'
+    """
+    if len(names) == 1:
+        return names[0]
+    parts = [re.split(r"([0-9]+)", name) for name in names]
+    places = [at for at in range(1, len(parts[0]), 2) if len({part[at] for part in parts}) > 1]
+    if len(places) == 1:
+        at = places[0]
+        numbers = format_gpus(sorted(int(part[at]) for part in parts))
+        return "".join([*parts[0][:at], numbers, *parts[0][at + 1 :]])
+    start = parts[0][0]
+    return start + " ".join(name.removeprefix(start) for name in names)
+
+
+def _times(report: Mapping[str, Any]) -> str:
+    rows = [["size", "time", "GB/s", "rings", "trees"]]
+    for row in report["times"]:
+        ring = row["ring_seconds"]
+        rows.append(
+            [
+                format_bytes(row["bytes"]),
+                format_seconds(row["seconds"]),
+                format_rate(row["algbw_gb_per_s"]),
+                "-" if ring is None else format_seconds(ring),
+                row["trees"],
+            ]
+        )
+    return align(rows, right=range(4))
+
+
+def format_bytes(count: int) -> str:
+    """Return a size in decimal units.
+
+    >>> format_bytes(1000), format_bytes(10**9)
+    ('1 KB', '1 GB')
+    """
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= size:
+            return f"{count / size:g} {unit}"
+    return f"{count} B"
