@@ -38,16 +38,26 @@ def main(argv: Sequence[str]) -> int:
 
 def _plan(options: PlanOptions) -> str:
     """Return what is to be printed, after the picture is drawn."""
-    from blinkrun.cli.plan_text import plan_text  # noqa: PLC0415
-    from blinkrun.cli.planning import report_of  # noqa: PLC0415
     from blinkrun.cli.subject import subject_of  # noqa: PLC0415
 
-    named = (*(options.gpus or ()), *options.relays)
+    named = (*(options.gpus or ()), *options.relays, *(options.free or ()))
     subject = subject_of(options.source, named)
+    if options.advise is not None:
+        from blinkrun.cli.plan_advice import advice_of, advice_text  # noqa: PLC0415
+
+        advice = advice_of(subject, options)
+        return _as_lines(advice) if options.json else advice_text(advice)
+    from blinkrun.cli.plan_text import plan_text  # noqa: PLC0415
+    from blinkrun.cli.planning import report_of  # noqa: PLC0415
+
     report = report_of(subject, options)
     if options.plot is not None:
         _draw(subject, report, options.plot)
-    return f"{json.dumps(report, indent=1)}\n" if options.json else plan_text(report)
+    return _as_lines(report) if options.json else plan_text(report)
+
+
+def _as_lines(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def _draw(subject: Subject, report: Mapping[str, Any], path: Path) -> None:

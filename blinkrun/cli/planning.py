@@ -14,6 +14,7 @@ from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.method import Method, pack_by
 from blinkrun.planner.packing import Flow, Packing
 from blinkrun.planner.packing_json import packing_from_json, packing_to_json
+from blinkrun.planner.predict import Timing
 from blinkrun.planner.report import LANE, Planned, as_json, times_of
 from blinkrun.planner.rings import ring_peer
 from blinkrun.planner.store import cached, command_cache_dir
@@ -100,11 +101,10 @@ def plan_job(subject: Subject, job: Job, options: PlanOptions) -> Planned:
     peer = ring_peer(job.rings, job.flow, job.root, lane=lane or None)
     packing, certificate = _pack(job, options, peer.rate / unit_mb_per_s)
     times = times_of(
-        job.topology,
+        Timing(job.topology, subject.latency_ns, unit_mb_per_s),
         packing,
-        subject.latency_ns,
-        unit_mb_per_s=unit_mb_per_s,
-        rings=(job.rings, peer),
+        Timing(job.rings, subject.latency_ns),
+        peer,
     )
     return Planned(job.topology, packing, certificate, lane, peer, times)
 

@@ -14,7 +14,7 @@ from typing import Any
 from blinkrun.planner.certificate import Certificate, check_certificate
 from blinkrun.planner.explain import partition, why
 from blinkrun.planner.packing import Edge, Flow, Packing, Tree, check_packing, resource_loads
-from blinkrun.planner.predict import SIZES, LatencyNs, Prediction, candidates, choose, ring_ns
+from blinkrun.planner.predict import SIZES, Prediction, Timing, candidates, choose, ring_ns
 from blinkrun.planner.rings import RingPeer
 from blinkrun.topology.graph import Link, Topology
 from blinkrun.types import Rank
@@ -125,32 +125,18 @@ def as_json(planned: Planned) -> dict[str, Any]:
 
 
 def times_of(
-    topology: Topology,
-    packing: Packing,
-    latency_ns: LatencyNs,
-    *,
-    unit_mb_per_s: int,
-    rings: tuple[Topology, RingPeer],
+    plan: Timing, packing: Packing, rings: Timing, peer: RingPeer
 ) -> tuple[Prediction, ...]:
     """Return the predicted times for 1 KB to 1 GB.
 
-    Parameters
-    ----------
-    topology, packing
-        The plan.
-    latency_ns : callable
-        Latency of a hop by the kind of its link.
-    unit_mb_per_s : int
-        What a unit of `topology` is worth.
-    rings : tuple of Topology and RingPeer
-        What a ring library gets, and on which links, in MB/s.
+    As `predict`, but a ring library may use other links than the plan, and in another unit.
     """
-    options = candidates(topology, packing, latency_ns, unit_mb_per_s=unit_mb_per_s)
+    options = candidates(plan, packing)
     rows = []
     for size in SIZES:
-        best = choose(options, size)
-        beside = ring_ns(rings[0], packing.flow, rings[1], latency_ns, size_bytes=size)
-        rows.append(Prediction(size, best.trees, best.time_ns(size), beside))
+        best = choose(plan, options, size)
+        beside = ring_ns(rings, packing.flow, peer, size)
+        rows.append(Prediction(size, best.trees, best.time_ns(plan, size), beside))
     return tuple(rows)
 
 
