@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blinkrun.topology.amd_json import amd_report, load_json
 from blinkrun.topology.amd_machine import machine_of
-from blinkrun.topology.amd_tables import is_amd_text, read_tables, split_reports
+from blinkrun.topology.amd_tables import is_amd_text, read_tables, report_texts
 from blinkrun.topology.complaints import Complaints
 from blinkrun.topology.machine import Machine
 from blinkrun.topology.paste import clean_lines
@@ -46,7 +46,7 @@ def read_amd_smi(text: str, source: str, *, partial: bool = False) -> Machine:
     """
     complaints = Complaints(source, partial)
     if is_amd_text(text):
-        report = read_tables(split_reports(clean_lines(text, source))[0], complaints)
+        report = read_tables(clean_lines(report_texts(text, source)[0], source), complaints)
     else:
         report = amd_report(load_json(text, source), complaints)
     return machine_of(report, _TOOL, complaints)

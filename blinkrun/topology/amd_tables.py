@@ -8,12 +8,12 @@ tables, so one reader takes both.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from blinkrun.topology.complaints import Complaints
-from blinkrun.topology.paste import Line
+from blinkrun.topology.paste import Line, clean_lines
 
 _TITLE = re.compile(
     r"\b(?P<rocm>weight|hops|link\s+type|link\s+accessibility)\s+between\s+two\s+GPUs"
@@ -83,18 +83,37 @@ def is_amd_text(text: str) -> bool:
     return _TITLE.search(text) is not None
 
 
-def split_reports(lines: Sequence[Line]) -> list[Sequence[Line]]:
-    """Return the lines of each report: a title that comes again begins the next one."""
-    begins = [0]
+def is_amd_smi_text(text: str) -> bool:
+    """Whether the first such table is of ``amd-smi``, not of ``rocm-smi``."""
+    title = _TITLE.search(text)
+    return title is not None and title["amd"] is not None
+
+
+def report_texts(text: str, source: str) -> tuple[str, ...]:
+    """Return each report of a text, with the lines before it left blank.
+
+    A title that comes again begins the next report.
+
+    Raises
+    ------
+    ReportError
+        If the text is longer than any report.
+    """
+    begins = [1]
     seen: set[Kind] = set()
-    for at, line in enumerate(lines):
+    for line in clean_lines(text, source):
         kind = _kind(line.text)
-        if kind in seen:
-            begins.append(at)
+        if kind in seen and line.number > begins[-1]:
+            begins.append(line.number)
             seen = set()
         if kind:
             seen.add(kind)
-    return [lines[begin:end] for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True)]
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    ends = [*begins[1:], len(lines) + 1]
+    return tuple(
+        "\n" * (begin - 1) + "\n".join(lines[begin - 1 : end - 1])
+        for begin, end in zip(begins, ends, strict=True)
+    )
 
 
 def read_tables(lines: Iterable[Line], complaints: Complaints) -> AmdReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blinkrun.topology.amd_json import is_rocm_json, load_json, rocm_report
 from blinkrun.topology.amd_machine import machine_of
-from blinkrun.topology.amd_tables import is_amd_text, read_tables, split_reports
+from blinkrun.topology.amd_tables import is_amd_text, read_tables, report_texts
 from blinkrun.topology.complaints import Complaints
 from blinkrun.topology.machine import Machine
 from blinkrun.topology.paste import clean_lines
@@ -47,5 +47,5 @@ def read_rocm_smi(text: str, source: str, *, partial: bool = False) -> Machine:
         value = load_json(text, source)
         report = rocm_report(value if is_rocm_json(value) else {})
     else:
-        report = read_tables(split_reports(clean_lines(text, source))[0], complaints)
+        report = read_tables(clean_lines(report_texts(text, source)[0], source), complaints)
     return machine_of(report, _TOOL, complaints)
