@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from functools import cache
 
 from blinkrun.errors import UsageError
+from blinkrun.topology.catalog_build import build
 from blinkrun.topology.catalog_machines import ALIASES, MACHINES
 from blinkrun.topology.graph import Topology
 from blinkrun.topology.machine import Machine
@@ -54,10 +55,10 @@ def described(name: str) -> Machine:
     key = name.lower().replace("_", "-")
     key = ALIASES.get(key, key)
     if key in MACHINES:
-        return MACHINES[key]()
-    near = get_close_matches(name.lower(), (*MACHINES, *ALIASES), n=3)
-    hint = f"; near are {', '.join(near)}" if near else f"; it has {', '.join(MACHINES)}"
-    raise UsageError(f"no machine '{name}' in the catalog{hint}")
+        return build(key, MACHINES[key])
+    near = get_close_matches(key, (*MACHINES, *ALIASES), n=3)
+    hint = f"near are {', '.join(near)}" if near else f"it has {', '.join(MACHINES)}"
+    raise UsageError(f"no machine '{name}' in the catalog; {hint}")
 
 
 def machine(name: str, links: LinkSet = LinkSet.NVLINK) -> Topology:

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, count
 
-from blinkrun.topology.machine import Gpu, Machine, Nic, NicPath, PciKind, PciNode, PciPath, Wire
+from blinkrun.topology.machine import (
+    Gpu,
+    Machine,
+    Nic,
+    NicPath,
+    PciKind,
+    PciNode,
+    PciPath,
+    Wire,
+    Xgmi,
+)
 
 # A GPU by its number, NIC n as ~n, or a switch over several such.
 Nest = int | tuple["Nest", ...]
@@ -36,38 +46,53 @@ GEN4 = Bus(16.0)
 GEN5 = Bus(32.0)
 
 
-def build(name: str, gpu: Gpu, sockets: tuple[Socket, ...], bus: Bus, lanes: Lanes) -> Machine:
-    """Return a machine whose GPUs are all like `gpu`, numbered as in `sockets` and `lanes`."""
-    tree = tuple(_nodes(sockets, bus))
-    num_gpus = sum(len(node.gpus) for node in tree)
-    num_nics = sum(len(node.nics) for node in tree)
-    home = _homes(tree)
-    paths = {at: _above(tree, at) for at, node in enumerate(tree) if node.gpus or node.nics}
-    of_gpu = {tree[at].gpus[0]: at for at in paths if tree[at].gpus}
-    of_nic = {tree[at].nics[0]: at for at in paths if tree[at].nics}
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A machine whose GPUs are all like `gpu`.
+
+    `lanes` are NVLink's, or xGMI's of AMD GPUs, by pairs of GPUs; a number is that for all pairs.
+    """
+
+    gpu: Gpu
+    sockets: tuple[Socket, ...]
+    bus: Bus
+    lanes: Lanes | int
+
+
+def build(name: str, sketch: Sketch) -> Machine:
+    """Return what a report of such a machine would state."""
+    tree = tuple(_nodes(sketch.sockets, sketch.bus))
+    above = {at: _above(tree, at) for at in range(len(tree))}
+    gpus = sorted((node.gpus[0], at) for at, node in enumerate(tree) if node.gpus)
+    nics = sorted((node.nics[0], at) for at, node in enumerate(tree) if node.nics)
+    home = [tree[above[at][-1]] for at in range(len(tree))]
+    lanes = _lanes(sketch.lanes, len(gpus))
+    is_amd = sketch.gpu.arch.startswith("gfx")
     return Machine(
         name=name,
-        source="catalog",
-        gpus=tuple(replace(gpu, name=f"GPU{at}", numa=home[of_gpu[at]]) for at in range(num_gpus)),
-        nics=tuple(Nic(f"NIC{at}", numa=home[of_nic[at]]) for at in range(num_nics)),
-        nvlink=tuple(Wire(*pair, number) for pair, number in lanes.items()),
+        source="the catalog",
+        gpus=tuple(replace(sketch.gpu, name=f"GPU{gpu}", numa=home[at].numa) for gpu, at in gpus),
+        nics=tuple(Nic(f"NIC{nic}", numa=home[at].numa) for nic, at in nics),
+        nvlink=() if is_amd else tuple(Wire(*pair, number) for pair, number in lanes.items()),
+        xgmi=tuple(Xgmi(*pair, number) for pair, number in lanes.items()) if is_amd else (),
         pcie=tuple(
-            PciPath(low, high, _level(paths[of_gpu[low]], paths[of_gpu[high]]))
-            for low, high in combinations(range(num_gpus), 2)
-            if tree[paths[of_gpu[low]][-1]].host == tree[paths[of_gpu[high]][-1]].host
+            PciPath(low, high, _level(above[one], above[other]))
+            for (low, one), (high, other) in combinations(gpus, 2)
+            if home[one].host == home[other].host
         ),
         gpu_nic=tuple(
-            NicPath(low, nic, _level(paths[of_gpu[low]], paths[of_nic[nic]]))
-            for low in range(num_gpus)
-            for nic in range(num_nics)
+            NicPath(gpu, nic, _level(above[one], above[other]))
+            for gpu, one in gpus
+            for nic, other in nics
         ),
         tree=tree,
     )
 
 
-def uniform(num_gpus: int, lanes: int) -> dict[tuple[int, int], int]:
-    """Return the same count for all pairs: a full mesh, or what a switch shows."""
-    return dict.fromkeys(combinations(range(num_gpus), 2), lanes)
+def _lanes(lanes: Lanes | int, num_gpus: int) -> Lanes:
+    if isinstance(lanes, int):
+        return dict.fromkeys(combinations(range(num_gpus), 2), lanes) if lanes else {}
+    return lanes
 
 
 def _nodes(sockets: tuple[Socket, ...], bus: Bus) -> Iterator[PciNode]:
@@ -95,14 +120,11 @@ def _nodes(sockets: tuple[Socket, ...], bus: Bus) -> Iterator[PciNode]:
 
 
 def _above(tree: tuple[PciNode, ...], at: int) -> tuple[int, ...]:
-    path = [tree[at].parent]
+    """Return what is above a node up to its CPU; of a CPU itself."""
+    path = [at if tree[at].parent < 0 else tree[at].parent]
     while tree[path[-1]].parent >= 0:
         path.append(tree[path[-1]].parent)
     return tuple(path)
-
-
-def _homes(tree: tuple[PciNode, ...]) -> dict[int, int | None]:
-    return {at: tree[_above(tree, at)[-1]].numa for at, node in enumerate(tree) if node.parent >= 0}
 
 
 def _level(one: tuple[int, ...], other: tuple[int, ...]) -> str:

@@ -187,7 +187,7 @@ def _switches(
 
 def _generations(machine: Machine, fabric: Fabric, tree: Sequence[PciNode]) -> list[int]:
     """Return the PCIe generation of every GPU's own link: as stated if it can be so, else usual."""
-    generations = [usual_pcie(gpu, fabric) for gpu in machine.gpus]
+    generations = [usual_pcie(machine, gpu, fabric) for gpu in range(machine.num_gpus)]
     for node in tree:
         stated = _stated_generation(node)
         for gpu in node.gpus if stated else ():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blinkrun.topology.fabric import Fabric, FabricKind
-from blinkrun.topology.machine import Gpu, Machine
+from blinkrun.topology.machine import Machine
 from blinkrun.topology.model_gpus import kind_of
 
 # PCIe generation and era by fabric; without one, a box of no great age.
@@ -45,10 +45,10 @@ _UNKNOWN = _INTEL | {
 _OTHERS = {"power": "power9_socket", "arm": "arm_socket", "zhaoxin": "zhaoxin_socket"}
 
 
-def usual_pcie(gpu: Gpu, fabric: Fabric) -> int:
+def usual_pcie(machine: Machine, gpu: int, fabric: Fabric) -> int:
     """Return the PCIe generation of a GPU's own link where nothing states it."""
-    kind = kind_of(gpu)
-    return kind.pcie if kind else _BY_FABRIC[fabric.generation][0]
+    kind = kind_of(machine.gpus[gpu])
+    return kind.pcie if kind else _usual(machine, fabric)[0]
 
 
 def usual_era(machine: Machine, fabric: Fabric) -> str:
@@ -59,9 +59,16 @@ def usual_era(machine: Machine, fabric: Fabric) -> str:
     kinds = (kind_of(gpu) for gpu in machine.gpus)
     era = next((kind.era for kind in kinds if kind), "")
     if not era:
-        has_old_word = any(path.level == "SOC" for path in machine.pcie or ())
-        era = "pascal" if has_old_word else _BY_FABRIC[fabric.generation][1]
+        era = _usual(machine, fabric)[1]
     return "turing" if era == "volta" and fabric.kind is FabricKind.SWITCH else era
+
+
+def _usual(machine: Machine, fabric: Fabric) -> tuple[int, str]:
+    """Return PCIe generation and era by the fabric, or else by the words that a tool used."""
+    words = {path.level for path in machine.pcie or ()}
+    if not fabric.generation and "SOC" in words:
+        return 3, "pascal"  # nvidia-smi until 2017
+    return _BY_FABRIC["xgmi2" if "PCIE" in words else fabric.generation]
 
 
 def socket_figure(vendor: str, era: str) -> str:
