@@ -7,7 +7,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from blinkrun.cli.figures import format_gpus, format_rate, format_seconds
+from blinkrun.cli.figures import (
+    format_bytes,
+    format_gpus,
+    format_rate,
+    format_seconds,
+    resource_names,
+)
 from blinkrun.topology.render import align
 
 _WIDTH = 100  # of lines that can be wrapped
@@ -133,26 +139,6 @@ def _resources(report: Mapping[str, Any]) -> str:
     return align(rows, right=range(3))
 
 
-def resource_names(names: Sequence[str]) -> str:
-    """Return names that differ in their numbers only, what they share written once.
-
-    >>> resource_names(["port 0 in", "port 1 in", "port 2 in"])
-    'port 0-2 in'
-    >>> resource_names(["nvlink 0->1", "nvlink 3->2"])
-    'nvlink 0->1 3->2'
-    """
-    if len(names) == 1:
-        return names[0]
-    parts = [re.split(r"([0-9]+)", name) for name in names]
-    places = [at for at in range(1, len(parts[0]), 2) if len({part[at] for part in parts}) > 1]
-    if len(places) == 1:
-        at = places[0]
-        numbers = format_gpus(sorted(int(part[at]) for part in parts))
-        return "".join([*parts[0][:at], numbers, *parts[0][at + 1 :]])
-    start = parts[0][0]
-    return start + " ".join(name.removeprefix(start) for name in names)
-
-
 def _times(report: Mapping[str, Any]) -> str:
     rows = [["size", "time", "GB/s", "rings", "trees"]]
     for row in report["times"]:
@@ -167,15 +153,3 @@ def _times(report: Mapping[str, Any]) -> str:
             ]
         )
     return align(rows, right=range(4))
-
-
-def format_bytes(count: int) -> str:
-    """Return a size in decimal units.
-
-    >>> format_bytes(1000), format_bytes(10**9)
-    ('1 KB', '1 GB')
-    """
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if count >= size:
-            return f"{count / size:g} {unit}"
-    return f"{count} B"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from blinkrun.topology.cpu import Host
     from blinkrun.topology.machine import Machine
 
+_WIDTH = 86  # of lines that can be wrapped
 # What reads and draws is imported where it is needed: the help must come at once.
 
 
@@ -107,17 +110,43 @@ def topo_text(subject: Subject, machine: Machine) -> str:
     from blinkrun.topology.pcie_tree import pcie_tree  # noqa: PLC0415
 
     parts = [f"{machine.name}: {summary(machine)} ({machine.source})", render.matrix(machine)]
-    tree = pcie_tree(machine)
-    parts.append(f"PCIe\n{render.tree_text(machine, tree)}")
-    lines = [("fabric", [render.fabric_text(fabric_of(machine), subject.lane_mb_per_s)])]
-    lines.append(("NICs", render.nearest_nics(machine)))
-    lines.append(("names", render.names(machine)))
-    lines.append(("fingerprint", [_fingerprint(subject) or "none: links are not stated"]))
-    rows = []
-    for name, said in lines:
-        rows += [[name if at == 0 else "", line] for at, line in enumerate(said)]
+    parts.append(f"PCIe\n{render.tree_text(machine, pcie_tree(machine))}")
+    said = {
+        "fabric": [render.fabric_text(fabric_of(machine), subject.lane_mb_per_s)],
+        "NICs": render.nearest_nics(machine),
+        "names": render.names(machine),
+        "GB/s": _rates(subject),
+        "fingerprint": [_fingerprint(subject) or "none, as links are not stated"],
+    }
+    rows = [
+        [name if at == 0 else "", line]
+        for name, lines in said.items()
+        for at, line in enumerate(lines)
+    ]
     parts.append(render.align(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def _rates(subject: Subject) -> list[str]:
+    """Return what each link is taken to achieve, those that are alike together."""
+    from blinkrun.cli.figures import format_rate, resource_names  # noqa: PLC0415
+    from blinkrun.topology.model import LinkSet  # noqa: PLC0415
+
+    try:
+        resources = subject.topology(LinkSet.ALL).resources
+    except UsageError:
+        return []
+    groups: dict[tuple[str, int], list[str]] = {}
+    for resource in resources:
+        pattern = re.sub(r"[0-9]+", "#", resource.name)
+        groups.setdefault((pattern, resource.capacity), []).append(resource.name)
+    lines = []
+    for (_, capacity), members in groups.items():
+        head = f"{format_rate(capacity / 1000):>5}  "
+        lines += textwrap.wrap(
+            head + resource_names(members), _WIDTH, subsequent_indent=" " * len(head)
+        )
+    return lines
 
 
 def summary(machine: Machine) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
 from blinkrun.topology import pcie_tree
 from blinkrun.topology.fabric import Fabric, FabricKind
@@ -60,20 +60,26 @@ def gpu_label(gpu: int) -> str:
 
 
 def names(machine: Machine) -> list[str]:
-    """Return a line for each GPU or NIC that the report calls otherwise or says more of."""
+    """Return a line for each GPU or NIC that the report calls otherwise or says more of.
+
+    Models are named where they differ; bus ids are left to the tree if that has them.
+    """
     lines = []
+    differ = len({gpu.model for gpu in machine.gpus}) > 1
+    placed = {node.name for node in machine.tree}
     for number, gpu in enumerate(machine.gpus):
-        said = [gpu.name] if gpu.name != gpu_label(number) else []
-        said += [word for word in (gpu.model, gpu.bus_id, gpu.uuid) if word not in ("", *said)]
-        if said:
-            lines.append(f"{gpu_label(number)} is {', '.join(said)}")
+        said = [gpu.name, gpu.model if differ else "", gpu.bus_id, gpu.uuid]
+        lines += _said_of(gpu_label(number), said, {gpu_label(number), *placed})
     for nic in machine.nics:
-        said = [word for word in (nic.device, nic.bus_id) if word not in ("", nic.name)]
-        if nic.mbit_per_s:
-            said.append(f"{nic.mbit_per_s / 1000:g} Gbit/s")
-        if said:
-            lines.append(f"{nic.name} is {', '.join(said)}")
+        rate = f"{nic.mbit_per_s / 1000:g} Gbit/s" if nic.mbit_per_s else ""
+        lines += _said_of(nic.name, [nic.device, nic.bus_id, rate], {nic.name, *placed})
     return lines
+
+
+def _said_of(label: str, words: Sequence[str], known: Collection[str]) -> list[str]:
+    said = [word for word in dict.fromkeys(words) if word and word.lower() not in known]
+    said = [word for word in said if word not in known]
+    return [f"{label} is {', '.join(said)}"] if said else []
 
 
 def nearest_nics(machine: Machine) -> list[str]:
@@ -147,9 +153,7 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def tree_text(
-    machine: Machine, nodes: Sequence[PciNode], rate: Callable[[PciNode], str] | None = None
-) -> str:
+def tree_text(machine: Machine, nodes: Sequence[PciNode]) -> str:
     """Return the PCI tree `nodes` as indented lines, each link with its generation and width.
 
     Parameters
@@ -158,8 +162,6 @@ def tree_text(
         Whose GPUs and NICs the nodes name.
     nodes : sequence of PciNode
         Parents before children, as ``Machine.tree``.
-    rate : callable, optional
-        Gives what to say of the link above a node beyond that, or an empty text.
 
     Examples
     --------
@@ -179,7 +181,7 @@ def tree_text(
     waiting = [(at, "", "", "") for at in reversed(below.get(-1, []))]
     while waiting:
         at, indent, fork, gap = waiting.pop()
-        lines.append(indent + fork + _node_text(machine, nodes[at], rate))
+        lines.append(indent + fork + _node_text(machine, nodes[at]))
         children = below.get(at, [])
         for place, child in reversed(list(enumerate(children))):
             is_last = place == len(children) - 1
@@ -239,7 +241,7 @@ def _places(machine: Machine) -> list[tuple[str, list[str]]]:
     return [(name, values) for name, values in columns if any(values)]
 
 
-def _node_text(machine: Machine, node: PciNode, rate: Callable[[PciNode], str] | None) -> str:
+def _node_text(machine: Machine, node: PciNode) -> str:
     what = [*map(gpu_label, node.gpus), *(machine.nics[nic].name for nic in node.nics)]
     said = []
     if node.kind is PciKind.CPU:
@@ -247,9 +249,10 @@ def _node_text(machine: Machine, node: PciNode, rate: Callable[[PciNode], str] |
         said += [node.vendor, "" if node.numa is None else f"NUMA node {node.numa}"]
         said.append(f"host {node.host}" if node.host else "")
     else:
+        is_bus_id = ":" in node.name  # a rebuilt tree has names of its own
         if what:
-            said.append(node.name)
+            said.append(node.name if is_bus_id and node.name not in what else "")
         else:
-            what = [f"{node.kind.value} {node.name}".rstrip()]
-        said += [link_text(node), rate(node) if rate else ""]
+            what = [f"{node.kind.value} {node.name}" if is_bus_id else node.name]
+        said.append(link_text(node))
     return "  ".join([" ".join(what), ", ".join(word for word in said if word)]).rstrip()
