@@ -52,19 +52,34 @@ class PlannedTree:
 
     def __post_init__(self) -> None:
         size = len(self.parents)
-        for way in ("up", "down"):
-            if not getattr(self, way):
-                object.__setattr__(self, way, ("",) * size)
-            kinds = getattr(self, way)
-            if len(kinds) != size or (0 <= self.root < size and kinds[self.root]):
-                raise PlanError(f"tree at {self.root}: links {way} are {kinds}, {size} ranks")
         if not 0 <= self.root < size or self.parents[self.root] != -1:
             raise PlanError(f"tree rooted at {self.root} has parents {self.parents}")
         if not 0 <= self.start < self.stop:
             raise PlanError(f"tree at {self.root}: shares [{self.start}, {self.stop}) are empty")
-        lost = _lost(self.root, self.parents)
-        if lost is not None:
-            raise PlanError(f"tree at {self.root}: rank {lost} does not hang on it: {self.parents}")
+        if not self.up:
+            object.__setattr__(self, "up", ("",) * size)
+        if not self.down:
+            object.__setattr__(self, "down", ("",) * size)
+        for way, kinds in (("up", self.up), ("down", self.down)):
+            if len(kinds) != size or kinds[self.root]:
+                raise PlanError(f"tree at {self.root}: links {way} are {kinds}, {size} ranks")
+        self._check_paths()
+
+    def _check_paths(self) -> None:
+        """Raise PlanError unless the parents of every rank lead to the root."""
+        size = len(self.parents)
+        above = list(self.parents)
+        above[self.root] = self.root
+        if min(above) < 0 or max(above) >= size:
+            above = [at if 0 <= at < size else -1 for at in above]
+        # each round doubles the hops that every rank has climbed: kept plans have hundreds of trees
+        # and are read at every start
+        for _ in range(size.bit_length()):
+            if above.count(self.root) == size:
+                return
+            above = [above[at] if at >= 0 else -1 for at in above]
+        lost = next(rank for rank, at in enumerate(above) if at != self.root)
+        raise PlanError(f"tree at {self.root}: rank {lost} does not hang on it: {self.parents}")
 
     @property
     def depth(self) -> int:
@@ -128,8 +143,9 @@ class PlannedPacking:
 
     def _check_shares(self, trees: Sequence[PlannedTree], which: str) -> None:
         at = 0
+        size = self.size if trees else 0
         for tree in trees:
-            if tree.start != at or len(tree.parents) != self.size:
+            if tree.start != at or len(tree.parents) != size:
                 raise PlanError(f"tree at {tree.root} starts at share {tree.start}, not at {at}")
             at = tree.stop
         if at != self.shares or not trees:
@@ -267,20 +283,6 @@ class Plan:
             raise PlanError(f"text is no plan: {type(err).__name__}: {err}") from err
 
 
-@cache  # the same few trees return in every collective; a plan is read in a few milliseconds
-def _lost(root: Rank, parents: tuple[int, ...]) -> Rank | None:
-    """Return the first rank whose parents do not lead to the root, or None."""
-    for rank in range(len(parents)):
-        at = rank
-        for _ in parents:
-            if at == root or not 0 <= at < len(parents):
-                break
-            at = parents[at]
-        if at != root:
-            return rank
-    return None
-
-
 def _describe(packing: PlannedPacking, *, with_roots: bool) -> str:
     """Return one line; allreduce names the roots, whose order is that of the trees."""
     depths = sorted({tree.depth for tree in packing.trees})
@@ -327,12 +329,14 @@ def _kinds_out(tree: PlannedTree, kinds: tuple[str, ...]) -> str | list[str]:
 
 
 def _kinds_in(root: Rank, size: int, kinds: str | list[str]) -> tuple[str, ...]:
-    return _same_kind(root, size, kinds) if isinstance(kinds, str) else tuple(kinds)
+    if isinstance(kinds, str):
+        return (kinds,) * root + ("",) + (kinds,) * (size - root - 1)
+    return tuple(kinds)
 
 
-@cache
-def _same_kind(root: Rank, size: int, kind: str) -> tuple[str, ...]:
-    return tuple("" if rank == root else kind for rank in range(size))
+@cache  # the same few rates return for every root
+def _fraction(text: str) -> Fraction:
+    return Fraction(text)
 
 
 def _packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacking:
@@ -349,8 +353,8 @@ def _packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacki
             )
             for root, parents, start, stop, up, down in data["trees"]
         ),
-        rate=Fraction(data["rate"]),
-        bound=Fraction(data["bound"]),
+        rate=_fraction(data["rate"]),
+        bound=_fraction(data["bound"]),
         unit=data["unit"],
         joint=joint,
     )

@@ -93,16 +93,17 @@ def plan_of(
     UnreachableRankError, PlanError
         As `make_plan`. Trouble with the folder or a file in it is said, and is not an error.
     """
+    topology_hash = topology.content_hash
 
     def decode(text: str) -> Plan:
         plan = Plan.from_json(text)
-        if (plan.topology_hash, plan.loss) != (topology.content_hash, loss):
+        if (plan.topology_hash, plan.loss) != (topology_hash, loss):
             raise PlanError(f"plan of {plan.machine}, another topology")
         return plan
 
     return cached(
         folder,
-        f"plan {loss} {topology.content_hash}",
+        f"plan {loss} {topology_hash}",
         lambda: make_plan(topology, loss=loss),
         encode=Plan.to_json,
         decode=decode,
