@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -119,19 +120,16 @@ def world() -> Communicator:
 
 
 def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -> Plan:
-    """Return the plan of this host's ranks: made or found by rank 0, the same on all."""
+    """Return the plan of this host's ranks: rank 0 has, finds or makes it, the others get it."""
     from blinkrun.planner.plan import Plan  # noqa: PLC0415
 
     text = None
     error = None
     if control.rank == 0:
-        from blinkrun.planner import store  # noqa: PLC0415
-        from blinkrun.topology.cpu import cpu_topology  # noqa: PLC0415
-        from blinkrun.topology.probe import probe_host  # noqa: PLC0415
-
         try:
-            topology = cpu_topology(probe_host(affinity=affinity), num_ranks)
-            text = store.plan_of(topology, store.cache_dir()).to_json()
+            path = os.environ.get(env.PLAN)
+            plan = _handed_plan(path, num_ranks) if path else _own_plan(num_ranks, affinity)
+            text = plan.to_json()
         except Exception as err:
             error = err
     text, reason = control.broadcast((text, None if error is None else f"{error}"))
@@ -140,6 +138,39 @@ def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -
     if text is None:
         raise LaunchError(f"rank 0 could not plan: {reason}")
     return Plan.from_json(text)
+
+
+def _own_plan(num_ranks: int, affinity: frozenset[int]) -> Plan:
+    """Return the plan of ranks that share this host's memory."""
+    from blinkrun.planner import store  # noqa: PLC0415
+    from blinkrun.topology.cpu import cpu_topology  # noqa: PLC0415
+    from blinkrun.topology.probe import probe_host  # noqa: PLC0415
+
+    topology = cpu_topology(probe_host(affinity=affinity), num_ranks)
+    return store.plan_of(topology, store.cache_dir())
+
+
+def _handed_plan(path: str, num_ranks: int) -> Plan:
+    """Return the plan that the launcher has put into a file for these ranks.
+
+    Raises
+    ------
+    LaunchError
+        If the file cannot be read, holds no plan, or one for another number of ranks.
+    """
+    from blinkrun.planner.plan import Plan  # noqa: PLC0415
+
+    try:
+        plan = Plan.from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as err:
+        raise LaunchError(f"{env.PLAN}={path}: cannot be read: {err.strerror}") from err
+    except ValueError as err:  # PlanError, UnicodeDecodeError
+        raise LaunchError(f"{env.PLAN}={path}: {err}") from err
+    if plan.size != num_ranks:
+        raise LaunchError(
+            f"{env.PLAN}={path}: a plan for {plan.size} ranks, but the job has {num_ranks}"
+        )
+    return plan
 
 
 def _hook() -> None:

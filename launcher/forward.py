@@ -1,11 +1,14 @@
-"""Environment variables that ``-x`` hands to the ranks."""
+"""What the launcher hands to the ranks: variables of ``-x``, and the plan that it has made."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
-from blinkrun.errors import UsageError
+from blinkrun import env
+from blinkrun.errors import LaunchError, UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -41,3 +44,37 @@ def forwarded(requests: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
             value = environ[name]
         found[name] = value
     return found
+
+
+@contextmanager
+def plan_file(plan: str | None) -> Iterator[dict[str, str]]:
+    """Keep a plan in a file that only this user can read, for as long as the context lasts.
+
+    Parameters
+    ----------
+    plan : str or None
+        Its text; None for no file.
+
+    Yields
+    ------
+    dict
+        The variable that names the file to the ranks; empty without a plan.
+
+    Raises
+    ------
+    LaunchError
+        If the file cannot be written.
+    """
+    if plan is None:
+        yield {}
+        return
+    import tempfile  # noqa: PLC0415 - most jobs need none
+
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="blinkrun-", ignore_cleanup_errors=True)
+        path = Path(folder.name, "plan.json")
+        path.write_text(plan, encoding="utf-8")
+    except OSError as err:
+        raise LaunchError(f"the plan cannot be handed to the ranks: {err}") from err
+    with folder:
+        yield {env.PLAN: str(path)}

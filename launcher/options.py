@@ -29,6 +29,9 @@ options:
                        BLINKRUN_TIMEOUT_S); if given, also ends a job in which for S seconds no
                        rank uses the CPU or writes: a job that stands still
   --time-limit S       end the job after S seconds, whatever it does; --timeout and this exit 124
+  --topology FILE|NAME plan for the GPUs of this machine, as 'blinkrun topo' takes it
+  --gpus 0,1,4         which of them, in the order of the ranks (the first N)
+  --show-plan          print the plan before the ranks start (without --topology: that of the CPU)
   --dry-run            print the command that would be run, start nothing
   --verbose, -v        say which MPI was found, what is run, and the threads of a rank
   --version            print the version
@@ -58,6 +61,9 @@ class Options:
     start_timeout_s: float | None = None
     timeout_s: float | None = None
     time_limit_s: float | None = None
+    topology: str | None = None
+    gpus: str | None = None
+    show_plan: bool = False
     dry_run: bool = False
     verbose: bool = False
     version: bool = False
@@ -94,6 +100,9 @@ _TABLE: dict[str, tuple[str, _Parser]] = {
     "--start-timeout": ("start_timeout_s", _seconds("--start-timeout")),
     "--timeout": ("timeout_s", _seconds("--timeout")),
     "--time-limit": ("time_limit_s", _seconds("--time-limit")),
+    "--topology": ("topology", str),
+    "--gpus": ("gpus", str),
+    "--show-plan": ("show_plan", None),
     "--dry-run": ("dry_run", None),
     "--verbose": ("verbose", None),
     "-v": ("verbose", None),

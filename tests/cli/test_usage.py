@@ -28,6 +28,7 @@ def test_the_options_are_frozen() -> None:
     assert set(OPTION_NAMES) == {
         *("-np", "-n", "--np", "-x", "--mpi", "--no-prefix", "--output-dir"),
         *("--start-timeout", "--timeout", "--time-limit", "--dry-run"),
+        *("--topology", "--gpus", "--show-plan"),
         *("--verbose", "-v", "--version", "--help", "-h"),
     }
 
