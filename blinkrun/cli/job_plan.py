@@ -83,10 +83,8 @@ def _chosen(name: str, num_gpus: int, gpus: str | None, num_ranks: int) -> tuple
 
 
 def _head(name: str | None, topology: Topology) -> str:
+    """Return the line that says which GPU every rank stands for."""
     if name is None:
         return ""
-    return (
-        f"rank: GPU of {topology.name}: "
-        + ", ".join(f"{rank}: {gpu}" for rank, gpu in enumerate(topology.devices))
-        + "\n"
-    )
+    gpus = " ".join(map(str, topology.devices))
+    return f"ranks 0 to {topology.size - 1} are GPUs {gpus} of {topology.name}\n"
