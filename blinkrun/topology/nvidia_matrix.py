@@ -230,14 +230,17 @@ def _unfused(row: Row, columns: Sequence[str], rows: Mapping[str, Row]) -> tuple
 
     The other triangle tells where: the column's own row begins with the same count.
     """
-    found = row.words
-    at = len(_run(found))
-    if at >= len(found) or at >= len(columns) or not words.is_fused(found[at]):
+    found, at = row.words, len(_run(row.words))
+    if at == len(columns) and words.is_gpu(columns[-1]):
+        at -= 1  # NV10 may be NV1 with a 0 behind it
+    if at >= min(len(found), len(columns)):
         return found
-    ways = words.unfuse(found[at])
     other, own = rows.get(columns[at]), columns.index(row.label)
     mirror = other.words[own] if other is not None and own < len(other.words) else ""
-    right = [way for way in ways if way[0] == mirror] or (list(ways) if len(ways) == 1 else [])
+    ways = words.unfuse(found[at])
+    right = [way for way in ways if way[0] == mirror != found[at]]
+    if not right and words.is_fused(found[at]) and len(ways) == 1:
+        right = list(ways)
     return (*found[:at], *right[0], *found[at + 1 :]) if right else found
 
 

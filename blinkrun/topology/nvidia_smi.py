@@ -18,15 +18,8 @@ from blinkrun.topology.nvidia_matrix import MAX_GPUS, Matrix, read_matrix
 from blinkrun.topology.nvidia_status import UNKNOWN, Listing, find_listings
 from blinkrun.topology.nvidia_tables import Table, find_tables
 from blinkrun.topology.paste import MAX_BYTES, Line, clean_lines
+from blinkrun.topology.paste_tags import untagged
 
-_LOOKS = re.compile(
-    r"\bGPU\d+(?:\s|-(?=\s))*(?:X(?!GMI)|NV\d+|SYS|SOC|NODE|PHB|PXB|PIX|OK|CNS|GNS|TNS|NS)(?![a-z])"
-    r"|\bGPU\s+\d[\d,]*\s?:[^:\n]{0,100}\(UUID"
-    r"|\bGPU\s+\d[\d,]*\s?:\s*(?:NVIDIA|Tesla|GeForce|Quadro|TITAN|GRID|RTX)\b"
-    r"|\bLink\s+\d+\s?:\s*(?:<inactive|\d[\d.]*\s*GB/s)|all links are inActive|nvidia-smi topo"
-)
-_AFFINITY = re.compile(r"(?:CPU|NUMA) ?Affinity")
-_GPU = re.compile(r"\bGPU\d")
 _LEGEND = re.compile(r"\b(NIC\d+)\s?[:=]\s?([A-Za-z][\w.-]*)")
 _CAPABILITY = re.compile(r"-p2p(?:status)?[ =]+([rwnap]+)\b")
 _PCI_ONLY = re.compile(r"\btopo\s+(?:-mp|--matrix-pci)\b")
@@ -39,10 +32,9 @@ def looks_like_nvidia_smi(text: str) -> bool:
     >>> looks_like_nvidia_smi("\tGPU0\tGPU1\nGPU0\t X \tNV2"), looks_like_nvidia_smi("GPU0 0 XGMI")
     (True, False)
     """
-    lines = clean_lines(text[:MAX_BYTES])
-    if _LOOKS.search("\n".join(line.text for line in lines)):
-        return True
-    return any(_AFFINITY.search(line.text) and _GPU.search(line.text) for line in lines)
+    lines = untagged(clean_lines(text[:MAX_BYTES]))
+    tables = _matrices_among(find_tables(lines))
+    return any(table.rows or table.headings for table in tables) or bool(find_listings(lines))
 
 
 def read_nvidia_smi(text: str, source: str = "-", *, partial: bool = False) -> Machine:
@@ -86,10 +78,10 @@ def read_nvidia_reports(
     ReportError
         If there is nothing of nvidia-smi, or one of the reports is broken.
     """
-    lines = clean_lines(text, source)
+    lines = untagged(clean_lines(text, source))
     tables = _matrices_among(find_tables(lines))
     listings = find_listings(lines, [table.line for table in tables])
-    matrices = [read_matrix(table, source, partial=partial) for table in tables]
+    matrices = _readable(tables, source) if partial else [read_matrix(t, source) for t in tables]
     reports = [_Report(matrix) for matrix in matrices if not matrix.is_p2p]
     for matrix in matrices:
         if matrix.is_p2p:
@@ -165,6 +157,23 @@ def _matrices_among(tables: Sequence[Table]) -> list[Table]:
         if table.columns not in with_rows and (table.headings or not kept):
             kept.append(table)
     return sorted(kept, key=lambda table: table.line)
+
+
+def _readable(tables: Sequence[Table], source: str) -> list[Matrix]:
+    """Return the matrices of which something is whole; at least one if there are any."""
+    matrices: list[Matrix] = []
+    errors: list[ReportError] = []
+    for table in tables:
+        try:
+            matrices.append(read_matrix(table, source, partial=True))
+        except ReportError as error:
+            errors.append(error)
+    if errors and not matrices:
+        raise errors[0]
+    if errors:
+        notes = (f"left out: the matrix in line {error.line}: {error.problem}" for error in errors)
+        matrices[0] = replace(matrices[0], notes=(*matrices[0].notes, *notes))
+    return matrices
 
 
 def _owner(

@@ -20,6 +20,7 @@ _ENDS = frozenset({"legend", "nic", "legend:"})  # what may follow the last row 
 _NAME = re.compile(r"[A-Za-z][\w.:-]*")
 _PATIENCE = 200  # lines that belong to nothing, after which a matrix is taken to be over
 _MAX_HEADER = 2048
+_TERMINAL = 60  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +122,23 @@ class _Scanner:
         self.table: _Open | None = None
         self._in_header = False
         self._header_line = 0
+        self._is_list = False  # whether the line has nothing but names
         self._label = ""
         self._row_line = 0
         self._row: list[str] = []
-        self._shape: tuple[str, ...] = ()  # what stood before the row's label: a prompt, a tag
         self._idle = 0
         self._last = Line(0, "")
 
     def feed(self, number: int, found: tuple[str, ...], ahead: _Ahead) -> None:
         """Read the words of a line."""
-        found = self._without_prefix(found)
         wraps = self._wraps(found)
+        self._is_list = all(map(_NAME.fullmatch, found))
         idle = True
         for at, word in enumerate(found):
             after = found[at + 1] if at + 1 < len(found) else ahead.first()
             if self._starts_row(word, after, found[at + 1 :]):
-                self._open_row(word, number, found[:at])
-            elif self._starts_header(word, after):
+                self._open_row(word, number)
+            elif self._starts_header(word, after, found[at + 1 :]):
                 self._open_header(word, number)
             elif self._in_header:
                 self._extend_header(word, number)
@@ -162,9 +163,11 @@ class _Scanner:
         )
         if not is_broken:
             return found
-        whole = pieces[-1] + found[0]
         is_known = words.is_link if self._label else words.is_device
-        if is_known(whole) and not (is_known(pieces[-1]) and is_known(found[0])):
+        whole, parts = pieces[-1] + found[0], (pieces[-1], found[0])
+        # NV1 and a 2 below it: a count, if the line above filled a terminal's width.
+        is_count = is_known(parts[0]) and self._label and len(last.text) >= _TERMINAL
+        if is_known(whole) and not is_known(parts[1]) and (is_count or not is_known(parts[0])):
             pieces[-1] = whole
             return found[1:]
         return found
@@ -198,14 +201,13 @@ class _Scanner:
         is_new = word in columns and not (self.table and word in _labels(self.table))
         return is_new and not words.is_device(after) and any(map(words.is_link, rest))
 
-    def _starts_header(self, word: str, after: str) -> bool:
-        if not words.is_device(word) or not (words.is_device(after) or words.is_heading(after)):
-            return False
-        if not words.is_gpu(word) and not words.is_gpu(after):
-            return False
+    def _starts_header(self, word: str, after: str, rest: Sequence[str]) -> bool:
         if self._in_header and self.table is not None:
             return word in self.table.columns and words.is_device(after)
-        return True
+        if words.is_gpu(word):
+            is_list = all(words.is_heading(other) or _is_numbered(other) for other in rest)
+            return words.is_device(after) or words.is_heading(after) or (bool(rest) and is_list)
+        return words.is_nic(word) and words.is_gpu(after)
 
     def _open_header(self, word: str, number: int) -> None:
         self.close()
@@ -221,19 +223,21 @@ class _Scanner:
             table.headings += [word] if self._in_header else []
         elif word in table.columns:
             self._in_header = False  # names do not repeat: this is no header's word any more
-        elif words.is_device(word) or (number == self._header_line and _NAME.fullmatch(word)):
+        elif words.is_device(word) or (_NAME.fullmatch(word) and self._may_name(word, number)):
             table.columns.append(word)
             self._header_line = number
         else:
             self._in_header = False
 
-    def _open_row(self, label: str, number: int, before: tuple[str, ...]) -> None:
+    def _may_name(self, word: str, number: int) -> bool:
+        """Whether a device may have such a name: on the header's line, or where that wraps."""
+        return number == self._header_line or (self._is_list and _is_numbered(word))
+
+    def _open_row(self, label: str, number: int) -> None:
         self._close_row()
         if self.table is None:
             self.table = _Open(line=number)
         self._in_header = False
-        if number != self._row_line:
-            self._shape = _shape(before)
         self._label, self._row_line, self._row = label, number, []
 
     def _extend_row(self, word: str) -> None:
@@ -257,12 +261,6 @@ class _Scanner:
         self.table.rows.append(row)
         self.table.last_line = row.line
 
-    def _without_prefix(self, found: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the words of a line without the tag that stood before the row's label too."""
-        size = len(self._shape)
-        is_tagged = size and self._label and _shape(found[:size]) == self._shape
-        return found[size:] if is_tagged and not words.is_cell(found[0]) else found
-
     def _wraps(self, found: tuple[str, ...]) -> bool:
         """Whether a line goes on with the row above: nothing but cells and values up to a name."""
         if not self._label or self.table is None:
@@ -280,9 +278,8 @@ def _labels(table: _Open) -> set[str]:
     return {row.label for row in table.rows}
 
 
-def _shape(found: Sequence[str]) -> tuple[str, ...]:
-    """Return words with their digits made equal: two lines of one log look alike then."""
-    return tuple(re.sub(r"\d+", "0", word) for word in found)
+def _is_numbered(word: str) -> bool:
+    return _NAME.fullmatch(word) is not None and any(map(str.isdigit, word))
 
 
 def _joined(tables: Sequence[Table]) -> tuple[Table, ...]:

@@ -15,7 +15,7 @@ SELF = "X"
 UNSTATED = "N/A"
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB")
 P2P_STATES = ("OK", "U", "NS", "DR", "TNS", "CNS", "GNS")  # from best to worst
-MAX_LANES = 99
+MAX_LANES = 36  # twice what any GPU has; NV40 is NV4 and a 0 behind it
 
 _NIC_PIECES = (
     r"NIC\d+|mlx\d+_(?:[A-Za-z]+_)*\d+|bnxt_re\d+|hfi\d_\d+|irdma\d+|cxi\d+|qedr\d+|efa_\d+"
@@ -27,12 +27,13 @@ _NIC = re.compile(
 )
 _GPU = re.compile(r"GPU\d{1,5}")
 _NVLINK = re.compile(r"NV(\d{1,2})")
-_FUSED = re.compile(r"NV\d+[-,][\d,-]+|NV\d{3,}")  # NV120-63: NV12 and 0-63, or NV1 and 20-63
+_FUSED = re.compile(r"NV\d[\d,-]+")  # NV120-63: NV12 and 0-63, or NV1 and 20-63
+_COUNT = re.compile(r"NV(\d+)")
 _VALUE = re.compile(r"\d[\d,-]*|N/A")
 # Longer words before those that begin like them; N/A before NV, ID last.
 _PIECE = re.compile(
     r"GPU\d+|N/A|NV\d+(?:[-,][\d,-]*)?|NODE|SYS|SOC|PHB|PXB|PIX|PSB|CNS|GNS|TNS|OK|NS|DR|X"
-    rf"|CPU|NUMA|Affinity|GPU|ID|{_NIC_PIECES}|\d[\d,-]*"
+    rf"|(?:CPU|NUMA)[_-]Affinity|GPU[_-]NUMA[_-]ID|CPU|NUMA|Affinity|GPU|ID|{_NIC_PIECES}|\d[\d,-]*"
 )
 _HEADINGS = frozenset({"cpu", "numa", "affinity", "gpu", "id"})
 _MARKS = "#>:;,+()[]{}=/%!~&$^"
@@ -87,12 +88,12 @@ def is_value(word: str) -> bool:
 
 def is_fused(word: str) -> bool:
     """Whether `word` is an NVLink count that ran into the affinity behind it: ``NV120-63``."""
-    return _FUSED.fullmatch(word) is not None
+    return _FUSED.fullmatch(word) is not None and not is_link(word) and bool(unfuse(word))
 
 
 def _is_nvlink(word: str) -> bool:
     match = _NVLINK.fullmatch(word)
-    return match is not None and int(match[1]) > 0
+    return match is not None and 0 < int(match[1]) <= MAX_LANES
 
 
 def lanes(cell: str) -> int:
@@ -111,8 +112,8 @@ def unfuse(word: str) -> tuple[tuple[str, str], ...]:
     >>> unfuse("NV120-63")
     (('NV1', '20-63'), ('NV12', '0-63'))
     """
-    count = re.match(r"NV(\d+)", word)
-    if not is_fused(word) or count is None:
+    count = _COUNT.match(word)
+    if count is None:
         return ()
     digits, rest = count[1], word[count.end() :]
     ways = [(f"NV{digits[:k]}", (digits[k:] + rest).lstrip(",")) for k in (1, 2)]
@@ -179,7 +180,8 @@ def _tiles(word: str) -> tuple[str, ...]:
 
     What follows the name of a GPU is parted from it in any case: a NIC may be called anything.
     """
-    at, tiles = 0, []
+    at = 0
+    tiles: list[str] = []
     while at < len(word):
         match = _PIECE.match(word, at)
         if match is None:
