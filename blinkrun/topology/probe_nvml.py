@@ -206,8 +206,8 @@ def _notes(gpus: Sequence[Gpu], lanes: Sequence[_Lanes]) -> list[str]:
     for gpu, own in zip(gpus, lanes, strict=True):
         away = sum(count for name, count in own.to.items() if name not in known)
         if away:
-            notes.append(f"{gpu.name}: {away} NVLinks lead to devices that are hidden here")
+            notes.append(f"{gpu.name}: NVLinks to devices that are hidden here: {away}")
         if own.active and own.inactive:
             total = own.active + own.inactive
-            notes.append(f"{gpu.name}: {own.inactive} of {total} NVLinks are down")
+            notes.append(f"{gpu.name}: NVLinks that are down: {own.inactive} of {total}")
     return notes
