@@ -86,12 +86,22 @@ def _read(text: str, source: str, partial: bool, report: int | None) -> Machine:
         texts = report_texts(text, source)
         reader = read_amd_smi if is_amd_smi_text(text) else read_rocm_smi
         return _pick_text(texts, reader, source, partial, report)
-    if looks_like_nvidia_smi(text):
-        machines = read_nvidia_reports(text, source, partial=partial)
+    machines = _nvidia_machines(text, source, partial)
+    if machines:
         return _pick(machines, source, report)
     if begin:  # warnings stand before it
         return _read_json(text, begin.start(), source, partial)
     raise ReportError(source, 0, f"nothing here is understood; expected {'; '.join(KNOWN)}")
+
+
+def _nvidia_machines(text: str, source: str, partial: bool) -> Sequence[Machine]:
+    """Return the machines that nvidia-smi shows, none if it printed nothing of the text."""
+    try:
+        return read_nvidia_reports(text, source, partial=partial)
+    except ReportError as err:
+        if err.line or looks_like_nvidia_smi(text):
+            raise
+        return ()
 
 
 def _read_json(text: str, begin: int, source: str, partial: bool) -> Machine:

@@ -16,7 +16,6 @@ _ELEMENT = re.compile(
     r"<(?:system|cpu|pci)\b(?=[^<>]*?\b(?:version|numaid|host_hash|affinity|busid)\s*=)|<system\s*>"
 )
 _SYSTEM = re.compile(r"<system\b")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _UNPRINTED = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff\ufffe\uffff]"
 )
@@ -59,8 +58,7 @@ def documents(text: str) -> tuple[str, ...]:
     >>> documents('log line\n<system version="1"/>\n')
     ('\n<system version="1"/>\n',)
     """
-    plain = _plain(text)
-    bare = _COMMENT.sub(_blank, plain)
+    bare = _uncommented(_plain(text))
     starts = {match.start() for match in _SYSTEM.finditer(bare)}
     first = _ELEMENT.search(bare)
     if first is None:
@@ -149,5 +147,11 @@ def _plain(text: str) -> str:
     return plain
 
 
-def _blank(match: re.Match[str]) -> str:
-    return "\n" * match[0].count("\n")
+def _uncommented(text: str) -> str:
+    """Return the text with only the line ends of its comments."""
+    kept = []
+    at = 0
+    while (begin := text.find("<!--", at)) >= 0 and (end := text.find("-->", begin)) >= 0:
+        kept += [text[at:begin], "\n" * text.count("\n", begin, end)]
+        at = end + len("-->")
+    return "".join([*kept, text[at:]])
