@@ -74,12 +74,12 @@ def job_of(subject: Subject, options: PlanOptions) -> Job:
     links = LinkSet(options.links or LinkSet.ALL)
     flow = Flow(options.collective)
     ranks = tuple(range(subject.num_ranks)) if options.gpus is None else options.gpus
+    whole = subject.topology(links)
     check_ranks(subject, "--gpus", ranks)
     check_ranks(subject, "--relays", options.relays)
     check_ranks(subject, "--root", () if options.root is None else (options.root,))
     if len(ranks) < 2:
         raise UsageError(f"{flow} of {subject.what} {ranks[0]} alone: need at least two")
-    whole = subject.topology(links)
     topology = induce(whole, ranks, options.relays)
     check_joined(subject, topology, whole, flow=flow, links=links)
     root = ranks.index(ranks[0] if options.root is None else options.root)

@@ -27,7 +27,10 @@ _MARGIN = 0.35
 _PORT = 1.1  # from a row of GPUs to their switch
 _LEVEL = 0.85  # between levels of a PCIe tree
 _GAP = 0.2  # between what is stacked
+_OUTER = 0.6  # from a row of GPUs to the one outside of it
 _MAX_IN_ONE_ROW = 8
+_MAX_IN_TWO_ROWS = 32
+_WIDEST_TREE = 16.0  # inches, before hosts go one below the other
 # A cube mesh: two squares face each other, drawn as a cube seen from one side. Of each square two
 # corners are far out and two near the middle, so that no link runs through a GPU.
 _CUBE = ((0.0, 3.0), (1.75, 2.1), (1.75, 0.9), (0.0, 0.0))
@@ -152,66 +155,87 @@ def cube_of(
 
 
 def switch_layout(groups: Sequence[tuple[str, Sequence[int]]]) -> Layout:
-    """Return places for GPUs along switches, given by label and GPUs.
+    """Return places for GPUs along switches, given by label and GPUs, side by side.
 
-    Up to 8 GPUs are a row below their switch; more are a row above it and one below. A group with
-    an empty label is a row without a switch. Neighbouring switches have a line between them.
+    Up to 8 GPUs are a row below their switch, up to 32 a row below and one above, more two rows on
+    each side, the outer one in the gaps of the inner. A group with an empty label is a row without
+    a switch.
     """
     gpus: list[tuple[int, Point]] = []
     bars: list[Bar] = []
     lines: dict[Segment, Line] = {}
-    left, height = _MARGIN, 0.0
+    outside = _OUTER if any(len(members) > _MAX_IN_TWO_ROWS for _, members in groups) else 0.0
+    y = _MARGIN + outside + _PORT
+    left, top = _MARGIN, y + BAR_HEIGHT
     for label, members in groups:
-        is_split = len(members) > _MAX_IN_ONE_ROW
-        below = members[: (len(members) + 1) // 2] if is_split else members
-        row_width = (len(below) - 1) * SPACING + 2 * GPU_RADIUS
+        rows = _rows(members)
+        row_width = (len(rows[0]) - 1) * SPACING + 2 * GPU_RADIUS
+        row_width += SPACING / 2 if len(rows) > 2 else 0.0
         right = left + max(row_width, 0.085 * len(label) + 0.2)
-        bar = Bar(left, right, _MARGIN + _PORT, label)
         start = (left + right - row_width) / 2 + GPU_RADIUS
-        rows = ((below, _MARGIN, bar.y), (members[len(below) :], bar.y + BAR_HEIGHT + _PORT, 0.0))
-        for row, y, edge in rows:
+        for number, row in enumerate(rows):
+            is_above, is_outer = number % 2 == 1, number > 1
+            away = _PORT + (_OUTER if is_outer else 0.0)
+            edge = y + BAR_HEIGHT if is_above else y
+            height = edge + away if is_above else edge - away
+            top = max(top, height)
             for at, gpu in enumerate(row):
-                place = (start + at * SPACING, y)
-                gpus.append((gpu, place))
+                x = start + (at + (0.5 if is_outer else 0.0)) * SPACING
+                gpus.append((gpu, (x, height)))
                 if label:
-                    end = edge or bar.y + BAR_HEIGHT
-                    lines["port", gpu, 0] = (place, (place[0], end))
-        bars += [bar] if label else []
-        height = max(height, bar.y + BAR_HEIGHT + (_PORT if is_split else 0.0) + _MARGIN)
+                    lines["port", gpu, 0] = ((x, height), (x, edge))
+        bars += [Bar(left, right, y, label)] if label else []
         left = right + SPACING
-    for number, (one, other) in enumerate(pairwise(bars)):
-        middle = one.y + BAR_HEIGHT / 2
-        lines["joint", number, number + 1] = ((one.right, middle), (other.left, middle))
-    return Layout(left - SPACING + _MARGIN, height, tuple(gpus), (), tuple(bars), lines)
+    return Layout(left - SPACING + _MARGIN, top + _MARGIN, tuple(gpus), (), tuple(bars), lines)
+
+
+def _rows(members: Sequence[int]) -> list[Sequence[int]]:
+    """Return the GPUs of a switch in rows: below, above, further below, further above."""
+    number = 1 if len(members) <= _MAX_IN_ONE_ROW else 2 if len(members) <= _MAX_IN_TWO_ROWS else 4
+    size = -(-len(members) // number)
+    return [members[at * size : (at + 1) * size] for at in range(number)]
 
 
 def tree_layout(shape: TreeShape, spacing: float = SPACING) -> Layout:
-    """Return places for a PCIe tree, leaves on one line from left to right."""
-    levels = max(shape.height(root) for root in shape.roots)
-    top = _MARGIN + levels * _LEVEL
+    """Return places for a PCIe tree, leaves on one line from left to right.
+
+    CPUs of one host have lines between them; hosts that do not fit side by side go one below the
+    other.
+    """
+    rows: list[list[int]] = [[]]
+    for host in shape.hosts():
+        together = sum(shape.num_leaves(root) for root in (*rows[-1], *host))
+        if rows[-1] and together * spacing > _WIDEST_TREE:
+            rows.append([])
+        rows[-1] += host
+    return stacked([_row_of_trees(shape, roots, spacing) for roots in rows])
+
+
+def _row_of_trees(shape: TreeShape, roots: Sequence[int], spacing: float) -> Layout:
+    top = _MARGIN + max(shape.height(root) for root in roots) * _LEVEL
     spots: dict[int, tuple[float, float, float]] = {}  # left end, right end, lower edge
     x = _MARGIN + GPU_RADIUS
-    for root in shape.roots:
+    for root in roots:
         x = _place(shape, root, (x, top), spacing, spots) + spacing * 0.6
     lines: dict[Segment, Line] = {}
-    for node, above in shape.above.items():
+    for node in spots.keys() & shape.above.keys():
         left, right, y = spots[node]
         low = y + BAR_HEIGHT if node in shape.below else y
         middle = (left + right) / 2
-        lines["pcie", node, 0] = ((middle, low), (middle, spots[above][2]))
-    for one, other in pairwise(shape.roots):
-        y = top + BAR_HEIGHT / 2
-        lines["joint", one, other] = ((spots[one][1], y), (spots[other][0], y))
+        lines["pcie", node, 0] = ((middle, low), (middle, spots[shape.above[node]][2]))
+    for one, other in pairwise(roots):
+        if shape.nodes[one].host == shape.nodes[other].host:
+            y = top + BAR_HEIGHT / 2
+            lines["joint", one, other] = ((spots[one][1], y), (spots[other][0], y))
     leaves = [node for node in spots if node not in shape.below]
+    boxes = [node for node in leaves if not shape.nodes[node].gpus]
     return Layout(
         width=x - spacing * 1.6 + GPU_RADIUS + _MARGIN,
         height=top + BAR_HEIGHT + _MARGIN,
-        gpus=tuple((gpu, _point(spots[at])) for at in leaves for gpu in shape.nodes[at].gpus),
-        boxes=tuple(
-            (shape.label(at), _point(spots[at])) for at in leaves if not shape.nodes[at].gpus
-        ),
+        gpus=tuple((gpu, _corner(spots[at])) for at in leaves for gpu in shape.nodes[at].gpus),
+        boxes=tuple((shape.label(at), _corner(spots[at])) for at in boxes),
         bars=tuple(Bar(*spots[at], shape.label(at)) for at in spots if at in shape.below),
-        lines=lines,
+        lines={segment: lines[segment] for segment in sorted(lines)},
     )
 
 
@@ -239,7 +263,7 @@ def _place(
 
 
 def _circle(gpus: Sequence[int]) -> tuple[float, float, dict[int, Point]]:
-    radius = max(1.0, len(gpus) * 0.75 / (2 * pi))
+    radius = max(1.0, len(gpus) * 0.95 / (2 * pi))
     angles = {gpu: 2 * pi * (at + 0.5) / len(gpus) for at, gpu in enumerate(gpus)}
     middle = radius + _MARGIN
     places = {
@@ -249,5 +273,5 @@ def _circle(gpus: Sequence[int]) -> tuple[float, float, dict[int, Point]]:
     return 2 * radius, 2 * radius, places
 
 
-def _point(spot: tuple[float, float, float]) -> Point:
+def _corner(spot: tuple[float, float, float]) -> Point:
     return spot[0], spot[2]

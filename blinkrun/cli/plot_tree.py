@@ -36,6 +36,17 @@ class TreeShape:
         """Return how many levels of links are below a node."""
         return max((1 + self.height(child) for child in self.below.get(at, ())), default=0)
 
+    def num_leaves(self, at: int) -> int:
+        """Return how many GPUs and NICs are below a node, itself if it is one."""
+        return sum(map(self.num_leaves, self.below.get(at, ()))) or 1
+
+    def hosts(self) -> list[tuple[int, ...]]:
+        """Return the CPUs of each host."""
+        found: dict[str, list[int]] = {}
+        for root in self.roots:
+            found.setdefault(self.nodes[root].host, []).append(root)
+        return [tuple(roots) for roots in found.values()]
+
     def label(self, at: int) -> str:
         """Return what to write on a node."""
         return self.names.get(at, self.nodes[at].name)

@@ -153,8 +153,11 @@ def summary(machine: Machine) -> str:
     """Return how many of what GPUs a machine has."""
     models: dict[str, int] = {}
     for gpu in machine.gpus:
-        models[gpu.model or "GPU"] = models.get(gpu.model or "GPU", 0) + 1
-    parts = [f"{count} x {model}" for model, count in models.items()]
+        models[gpu.model] = models.get(gpu.model, 0) + 1
+    parts = [
+        f"{count} x {model}" if model else f"{count} GPU{'s' if count > 1 else ''}"
+        for model, count in models.items()
+    ]
     if machine.nics:
         parts.append(f"{len(machine.nics)} NIC{'s' if len(machine.nics) > 1 else ''}")
     return ", ".join(parts) or "no GPU"
