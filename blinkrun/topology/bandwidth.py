@@ -7,6 +7,7 @@ figures (``--bandwidths FILE``), which `read_bandwidths` reads and `write_bandwi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -38,8 +39,12 @@ SOCKET_MB_PER_S = 30_000
 
 _UNITS = {
     "MB/s": {"GB/s": Fraction(1000), "MB/s": Fraction(1)},
-    "ns": {"ns": Fraction(1), "us": Fraction(1000)},
+    "ns": {"us": Fraction(1000), "ns": Fraction(1)},
 }
+_NUMBER = re.compile(
+    r"[-+]?\d{1,15}(\.\d{0,15})?(e[-+]?\d{1,3})?", re.IGNORECASE | re.ASCII
+)
+_MOST = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +205,17 @@ def write_bandwidths(bandwidths: Bandwidths) -> str:
 
 def _value(name: str, text: str, place: tuple[str, int]) -> int:
     units = _UNITS["ns" if name.startswith("latency_") else "MB/s"]
-    known = " or ".join(units)
-    number, _, unit = text.partition(" ")
-    unit = unit.strip()
-    if unit not in units:
+    number, _, unit = (part.strip() for part in text.partition(" "))
+    # a short number: Fraction would write out 1e999999999
+    if unit not in units or not _NUMBER.fullmatch(number):
+        known = " or ".join(units)
         raise ReportError(*place, f"{name} is '{text}', expected a number and {known}")
-    try:
-        value = Fraction(number) * units[unit]
-    except (ValueError, ZeroDivisionError):
-        raise ReportError(*place, f"{name} is '{text}', expected a number and {known}") from None
-    if round(value) < 1:
-        raise ReportError(*place, f"{name} is '{text}', must be at least 1 {min(units)}")
-    return round(value)
+    value = round(Fraction(number) * units[unit])
+    if value < 1:
+        raise ReportError(*place, f"{name} is '{text}', must be at least 1 {list(units)[-1]}")
+    if value > _MOST:
+        raise ReportError(*place, f"{name} is '{text}', must be at most {_MOST} {list(units)[-1]}")
+    return value
 
 
 def _near(name: str, table: Bandwidths | None = None) -> str:

@@ -95,15 +95,11 @@ def fabric_of(machine: Machine) -> Fabric:
     >>> mesh.kind.value, mesh.lanes[0], switched.kind.value, switched.lanes[0]
     ('direct', 12, 'switch', 12)
     """
-    xgmi = tuple(
-        Wire(pair.low, pair.high, pair.lanes or 1)
-        for pair in machine.xgmi
-        if pair.hops is None or pair.hops <= 1
-    )
     stated = _through_named_switches(machine)
     stated |= {(wire.low, wire.high): wire.lanes for wire in machine.nvlink or ()}
     ports = _named_ports(machine)
-    wires, islands = list(xgmi), []
+    wires = [] if stated else _xgmi_wires(machine)
+    islands = []
     for group in _groups(stated, ports):
         inside = {pair: lanes for pair, lanes in stated.items() if group.issuperset(pair)}
         if any(ports[gpu] for gpu in group):
@@ -159,6 +155,15 @@ def _named_ports(machine: Machine) -> Counter[int]:
         for gpu, lanes in enumerate(switch.lanes[: machine.num_gpus]):
             ports[gpu] += lanes
     return ports
+
+
+def _xgmi_wires(machine: Machine) -> list[Wire]:
+    """Return xGMI links; two hops are a way over others, not a link."""
+    return [
+        Wire(pair.low, pair.high, pair.lanes or 1)
+        for pair in machine.xgmi
+        if pair.hops is None or pair.hops <= 1
+    ]
 
 
 def _through_named_switches(machine: Machine) -> dict[_Pair, int]:
@@ -231,7 +236,7 @@ def _generation(
     if kind is FabricKind.NONE:
         return ""
     joined = [machine.gpus[gpu] for gpu in range(machine.num_gpus) if lanes.get(gpu)]
-    amd = bool(machine.xgmi) and not machine.nvlink and not machine.switches
+    amd = not machine.nvlink and not machine.switches
     for gpu in joined:
         known = kind_of(gpu)
         if known and known.fabric.startswith("xgmi" if amd else "nvlink"):

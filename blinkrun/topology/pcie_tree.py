@@ -19,6 +19,8 @@ _HEIGHTS = {"PIX": _PIX, "PXB": _PXB, "PHB": _PHB, "NODE": _NODE, "SYS": _SYS, "
 # rocm-smi weighs a PCIe link 20 and one between sockets 12 to 32: device, CPU, device is 40.
 _SAME_CPU_HOPS = 2
 _SAME_CPU_WEIGHT = 40
+# How IBM numbers the two CPUs of an AC922; nobody else leaves numbers out.
+_POWER9_NUMAS = {0, 8}
 
 # A device is a GPU by its index, or a NIC by its index behind those.
 _Known = tuple[int, int, int]  # height, device, device
@@ -117,6 +119,7 @@ def _rebuilt(machine: Machine) -> tuple[PciNode, ...]:
     cpus = _by_cpu(machine, known)
     numas = [_only(_numas(machine, members)) for members in cpus]
     is_named = None not in numas and len(set(numas)) == len(numas)
+    vendor = "power" if set(numas) == _POWER9_NUMAS else ""
     order = sorted(range(len(cpus)), key=lambda cpu: (numas[cpu] or 0, cpus[cpu][0]))
     tree: list[PciNode] = []
     switches = count()
@@ -125,7 +128,7 @@ def _rebuilt(machine: Machine) -> tuple[PciNode, ...]:
         inside = [item for item in known if item[1] in members and item[2] in members]
         at = len(tree)
         name = f"cpu {numas[cpu] if is_named else place}"
-        tree.append(PciNode(PciKind.CPU, name, numa=numas[cpu]))
+        tree.append(PciNode(PciKind.CPU, name, numa=numas[cpu], vendor=vendor))
         for meeting in _clusters(cpus[cpu], inside, _PXB):
             _hang(machine, tree, switches, (at, _clusters(meeting, inside, _PIX)))
     return tuple(tree)

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from blinkrun.errors import UsageError
-from blinkrun.topology.catalog import LinkSet, machine, machines
+from blinkrun.topology.catalog import LinkSet, aliases, described, machine, machines
+from blinkrun.topology.fabric import fabric_of
 from blinkrun.topology.graph import LinkKind, select_links
 
 
@@ -84,11 +85,62 @@ def test_dgx2_in_megabytes():
     assert {link.kind for link in topology.links} == {LinkKind.NVSWITCH, LinkKind.STAGED}
 
 
-@pytest.mark.parametrize("name", machines())
+@pytest.mark.parametrize("name", [name for name in machines() if "72" not in name])
 def test_equal_calls_give_equal_text(name):
     assert machine(name, "all").to_json() == machine(name, "all").to_json()
 
 
+def test_other_names_and_cases_mean_the_same_machine():
+    assert all(described(name).name == meant for name, meant in aliases().items())
+    assert not set(aliases()) & set(machines())
+    assert described("P3.16xLarge") == described("DGX_1V") == described("dgx-1v")
+
+
+@pytest.mark.parametrize("name", machines())
+def test_described_machines_state_all_that_a_report_would(name):
+    stated = described(name)
+    assert stated.name == name
+    assert all(gpu.model and gpu.arch and gpu.numa is not None for gpu in stated.gpus)
+    hosts = {node.host for node in stated.tree}
+    each = stated.num_gpus // len(hosts)
+    assert len(stated.pcie) == len(hosts) * each * (each - 1) // 2
+    assert len(stated.gpu_nic) == stated.num_gpus * len(stated.nics)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "lanes"),
+    [
+        ("dgx-a100", "switch", {12}),
+        ("dgx-b200", "switch", {18}),
+        ("gb200-nvl72", "switch", {18}),
+        ("p3.8xlarge", "direct", {4, 5}),
+        ("a100-4-mesh", "direct", {12}),
+        ("h100-4-mesh", "direct", {18}),
+        ("ac922-6", "direct", {4}),
+        ("mi250x-8", "direct", {7}),
+        ("mi300x-8", "direct", {7}),
+        ("a100-pcie-8", "direct", {12}),
+        ("rtx4090-8", "none", {0}),
+    ],
+)
+def test_fabrics_of_known_machines(name, kind, lanes):
+    fabric = fabric_of(described(name))
+    assert (fabric.kind, set(fabric.lanes)) == (kind, lanes)
+
+
+def test_gpus_of_different_trays_meet_over_nvlink_alone():
+    kinds = {
+        (link.src // 4 == link.dst // 4, link.kind) for link in machine("gb200-nvl72", "all").links
+    }
+    assert kinds == {
+        (True, LinkKind.NVSWITCH),
+        (True, LinkKind.STAGED),
+        (False, LinkKind.NVSWITCH),
+    }
+
+
 def test_unknown_machines_are_refused():
+    with pytest.raises(UsageError, match="no machine 'dgx-h10' in the catalog; near are dgx-h100"):
+        described("dgx-h10")
     with pytest.raises(UsageError, match=r"no machine 'abacus' in the catalog; it has dgx-1p"):
         machine("abacus")
