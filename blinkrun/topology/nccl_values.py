@@ -56,14 +56,16 @@ def is_bus_id(text: str) -> bool:
 def pci_class(text: str) -> str | None:
     """Return the six digits of a PCI class, empty if there is none, None if it is malformed.
 
-    >>> pci_class("0x030200"), pci_class(""), pci_class("GPU")
-    ('030200', '', None)
+    >>> pci_class("0x030200"), pci_class("0302"), pci_class(""), pci_class("GPU")
+    ('030200', '030200', '', None)
     """
     stated = text.strip().lower()
     match = _CLASS.fullmatch(stated)
-    if match:
-        return match[1].zfill(6)
-    return None if stated else ""
+    if match is None:
+        return None if stated else ""
+    digits = match[1]
+    # class, subclass and interface have two digits each; people leave out the last ones
+    return digits.zfill(len(digits) + len(digits) % 2).ljust(6, "0")
 
 
 def kind_of_class(digits: str, vendor: str) -> PciKind:
