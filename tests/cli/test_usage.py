@@ -101,7 +101,8 @@ USAGE = [
         "--hostfile=f -np 2 true",
         "--hostfile: jobs on several hosts are not supported in this version",
     ),
-    ("-np 2 topo", "the command 'topo' is not part of version {version}"),
+    ("-np 2 topo", "the command 'topo' runs without ranks; leave -np out"),
+    ("-np 2 simulate", "the command 'simulate' is not part of version {version}"),
     ("doctor", "the command 'doctor' is not part of version {version}"),
     (
         "-np 2 --mpi /nowhere true",
