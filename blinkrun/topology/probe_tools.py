@@ -35,12 +35,18 @@ def read_nvidia_tools(run: Run, name: str) -> Machine | None:
     texts = [run(report) for report in _NVIDIA_REPORTS]
     text = "\n\n".join(text for text in texts if text)
     machine, problem = _read(_nvidia_smi, text, " ".join(_NVIDIA_REPORTS[0]))
-    if machine is not None:
+    if machine is not None and machine.num_gpus >= len(listed):
         return replace(_with_listed(machine, listed), name=name)
+    if machine is not None:
+        problem = f"the matrix has {machine.num_gpus} of {len(listed)} GPUs"
     if not listed:
         return None
     return Machine(
-        name, "nvidia-smi", listed, notes=(f"how the GPUs are joined is not told: {problem}",)
+        name,
+        "nvidia-smi",
+        listed,
+        pcie=None,
+        notes=(f"how the GPUs are joined is not told: {problem}",),
     )
 
 
