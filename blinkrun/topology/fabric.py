@@ -97,22 +97,15 @@ def fabric_of(machine: Machine) -> Fabric:
     """
     stated = _through_named_switches(machine)
     stated |= {(wire.low, wire.high): wire.lanes for wire in machine.nvlink or ()}
-    ports = _named_ports(machine)
-    wires = [] if stated else _xgmi_wires(machine)
-    islands = []
-    for group in _groups(stated, ports):
-        inside = {pair: lanes for pair, lanes in stated.items() if group.issuperset(pair)}
-        if any(ports[gpu] for gpu in group):
-            islands.append(tuple(sorted(group)))
-        elif _is_switched(machine, group, inside):
-            islands.append(tuple(sorted(group)))
-            for gpu in group:
-                ports[gpu] = max(lanes for pair, lanes in inside.items() if gpu in pair)
+    ports, islands = _switched(machine, stated)
     switched = {pair for island in islands for pair in combinations(island, 2)}
-    wires += (Wire(*pair, lanes) for pair, lanes in stated.items() if pair not in switched)
+    wires = [Wire(*pair, lanes) for pair, lanes in stated.items() if pair not in switched]
+    # a machine has NVLink or xGMI
+    wires += () if stated else _xgmi_wires(machine)
     lanes = Counter(ports)
     for wire in wires:
-        lanes.update({wire.low: wire.lanes, wire.high: wire.lanes})
+        lanes[wire.low] += wire.lanes
+        lanes[wire.high] += wire.lanes
     kind = FabricKind.SWITCH if islands else FabricKind.DIRECT if wires else FabricKind.NONE
     return Fabric(
         kind=kind,
@@ -120,7 +113,7 @@ def fabric_of(machine: Machine) -> Fabric:
         lanes=tuple(lanes[gpu] for gpu in range(machine.num_gpus)),
         ports=tuple(ports[gpu] for gpu in range(machine.num_gpus)),
         wires=tuple(sorted(wires)),
-        islands=tuple(islands),
+        islands=islands,
         narrow=tuple(
             Wire(low, high, count)
             for (low, high), count in sorted(stated.items())
@@ -148,6 +141,23 @@ def lane_mb_per_s(machine: Machine, bandwidths: Bandwidths, fabric: Fabric | Non
     return usual if 0.9 < share < 1.1 else max(round(usual * share), 1)
 
 
+def _switched(
+    machine: Machine, stated: Mapping[_Pair, int]
+) -> tuple[Counter[int], tuple[tuple[int, ...], ...]]:
+    """Return each GPU's lanes into switches, and the groups of GPUs that these join."""
+    ports = _named_ports(machine)
+    islands = []
+    for group in _groups(stated, ports):
+        inside = {pair: lanes for pair, lanes in stated.items() if group.issuperset(pair)}
+        is_named = not group.isdisjoint(+ports)
+        if is_named or _is_switched(machine, group, inside):
+            islands.append(tuple(sorted(group)))
+            for pair, lanes in inside.items() if not is_named else ():
+                for gpu in pair:
+                    ports[gpu] = max(ports[gpu], lanes)
+    return ports, tuple(islands)
+
+
 def _named_ports(machine: Machine) -> Counter[int]:
     """Return each GPU's lanes into named switches."""
     ports: Counter[int] = Counter()
@@ -170,7 +180,8 @@ def _through_named_switches(machine: Machine) -> dict[_Pair, int]:
     """Return the lanes between GPUs that share named switches: what fits through each, added up."""
     lanes: Counter[_Pair] = Counter()
     for switch in machine.switches:
-        ports = [(gpu, count) for gpu, count in enumerate(switch.lanes) if count > 0]
+        stated = enumerate(switch.lanes[: machine.num_gpus])
+        ports = [(gpu, count) for gpu, count in stated if count > 0]
         for (low, into), (high, out) in combinations(ports, 2):
             lanes[low, high] += min(into, out)
     return dict(lanes)
@@ -208,7 +219,8 @@ def _is_switched(machine: Machine, group: frozenset[int], lanes: Mapping[_Pair, 
         return False
     total: Counter[int] = Counter()
     for (low, high), count in lanes.items():
-        total.update({low: count, high: count})
+        total[low] += count
+        total[high] += count
     limits = {gpu: _most_lanes(machine, gpu, max(lanes.values())) for gpu in group}
     if any(total[gpu] > (limits[gpu] or _MOST_LANES) for gpu in group):
         return True

@@ -99,7 +99,7 @@ def topology_of(
         name=machine.name,
         devices=tuple(range(machine.num_gpus)),
         links=tuple(link for link, _ in parts),
-        resources=tuple({resource for _, resources in parts for resource in resources}),
+        resources=tuple({part.name: part for _, path in parts for part in path}.values()),
         unit=LANE if chosen is LinkSet.NVLINK else MB_PER_S,
     )
 
@@ -136,12 +136,15 @@ def _fabric_links(fabric: Fabric, lane_capacity: int) -> Iterator[_Part]:
             yield Link(src, dst, (lanes.name,), what), (lanes,)
     narrow = {(wire.low, wire.high): wire.lanes for wire in fabric.narrow}
     for island in fabric.islands:
+        leaving, coming = (
+            {
+                gpu: Resource(f"port {gpu} {way}", fabric.ports[gpu] * lane_capacity)
+                for gpu in island
+            }
+            for way in ("out", "in")
+        )
         for src, dst in permutations(island, 2):
-            path = [
-                Resource(f"port {src} out", fabric.ports[src] * lane_capacity),
-                Resource(f"port {dst} in", fabric.ports[dst] * lane_capacity),
-            ]
-            lanes_between = narrow.get((min(src, dst), max(src, dst)))
-            if lanes_between:
-                path.append(Resource(f"nvlink {src}->{dst}", lanes_between * lane_capacity))
-            yield Link(src, dst, tuple(part.name for part in path), LinkKind.NVSWITCH), tuple(path)
+            path: tuple[Resource, ...] = (leaving[src], coming[dst])
+            if narrow and (lanes_between := narrow.get((min(src, dst), max(src, dst)))):
+                path += (Resource(f"nvlink {src}->{dst}", lanes_between * lane_capacity),)
+            yield Link(src, dst, tuple([part.name for part in path]), LinkKind.NVSWITCH), path
