@@ -8,6 +8,7 @@ one after the other, and the answer says that more might fit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,8 @@ def pack_cycles(size: int, lanes: Lanes, *, one_way: bool = False) -> Cycles:
     every = room.every_ring(_MAX_STEPS)
     if every is None:
         return Cycles(quick, is_most=False)
-    return Cycles(max(_choose(room, every), quick, key=len), is_most=True)
+    found = _search(room, every, most) or _choose(room, every)
+    return Cycles(max(found, quick, key=len), is_most=True)
 
 
 class _Room:
@@ -162,6 +164,30 @@ class _Room:
 
     def _left(self, lanes: Lanes, src: Rank, dst: Rank) -> int:
         return lanes.get(self._hop(src, dst), 0)
+
+
+def _search(room: _Room, every: Sequence[Order], most: int) -> tuple[Order, ...]:
+    """Return `most` of these rings that fit, found by trying; nothing if that takes too long.
+
+    For machines such as a DGX-1V it takes less time than loading a solver.
+    """
+    takes = [Counter(room.hops(order)) for order in every]
+    stack: list[tuple[int, ...]] = [()]
+    for _ in range(_MAX_TRIES):
+        if not stack:
+            break
+        chosen = stack.pop()
+        if len(chosen) == most:
+            return tuple(every[at] for at in chosen)
+        used: Counter[tuple[Rank, Rank]] = Counter()
+        for at in chosen:
+            used.update(takes[at])
+        stack += [
+            (*chosen, at)
+            for at in reversed(range(chosen[-1] if chosen else 0, len(every)))
+            if all(used[hop] + count <= room.lanes[hop] for hop, count in takes[at].items())
+        ]
+    return ()
 
 
 def _choose(room: _Room, every: Sequence[Order]) -> tuple[Order, ...]:
