@@ -203,13 +203,17 @@ def _numbers(machine: Machine, tree: Sequence[PciNode], hosts: Sequence[str]) ->
 
 
 def _bus_ids(machine: Machine, tree: Sequence[PciNode], hosts: Sequence[str]) -> list[str]:
-    """Return the bus id of every node, made up where it is not known or not its own."""
+    """Return the bus id of every device, made up where it is not known or not its own.
+
+    A CPU has none.
+    """
     stated = [_stated_bus_id(machine, node) for node in tree]
     used: set[tuple[str, str]] = set()
     bus_ids = []
     free = _made_up({bus_id for bus_id in stated if bus_id})
-    for host, bus_id in zip(hosts, stated, strict=True):
-        chosen = bus_id if bus_id and (host, bus_id) not in used else next(free)
+    for node, host, bus_id in zip(tree, hosts, stated, strict=True):
+        is_own = node.parent < 0 or (bus_id and (host, bus_id) not in used)
+        chosen = bus_id if is_own else next(free)
         used.add((host, chosen))
         bus_ids.append(chosen)
     return bus_ids

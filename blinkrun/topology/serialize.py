@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from blinkrun.topology.deserialize import FORMAT, labels, read_json, switch_labels
+from blinkrun.topology.deserialize import FORMAT, read_json
+from blinkrun.topology.json_parts import labels, switch_labels
 from blinkrun.topology.machine import (
     Gpu,
     LinkStatus,

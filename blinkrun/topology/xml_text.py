@@ -1,8 +1,8 @@
 """XML as people paste it: elements with their lines, up to where the text breaks.
 
-A topology file is plain elements and attributes, so that is all that is taken: document type
-declarations and entities are refused, which also keeps out what expands without end. Text between
-elements is skipped, and with it the prefix that a logger puts before every line.
+A topology file is plain elements and attributes, so reading begins at the first of them: what is
+declared before, entities above all, does not exist here, and nothing can expand without end. Text
+between elements is skipped, and with it the prefix that a logger puts before every line.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class _Builder:
         self.parser = expat.ParserCreate("utf-8")
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
-        self.parser.StartDoctypeDeclHandler = self._refuse
 
     def line_of(self, line: int) -> int:
         """Return the line of the whole text."""
@@ -132,10 +131,6 @@ class _Builder:
         self.open.pop().is_whole = True
         if len(self.open) == 1:
             raise _StopReading
-
-    def _refuse(self, *_: object) -> None:
-        line = self.line_of(self.parser.CurrentLineNumber)
-        raise _StopReading(XmlBreak(line, "a document type declaration is not taken"))
 
 
 def _plain(text: str) -> str:
