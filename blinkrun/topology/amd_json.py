@@ -56,11 +56,6 @@ def is_rocm_json(value: object) -> bool:
     )
 
 
-def is_amd_json(value: object) -> bool:
-    """Whether a JSON value is of ``amd-smi``."""
-    return any(True for _ in _amd_gpus(value))
-
-
 def rocm_report(value: Mapping[str, Any]) -> AmdReport:
     """Return what the JSON of ``rocm-smi --showtopo`` says; each pair stands there once."""
     by_key = {key.lower(): item for key, item in value.items() if isinstance(item, dict)}

@@ -15,7 +15,7 @@ from blinkrun.topology.machine import Gpu, Machine, PciPath, Xgmi
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _UNTOLD = frozenset({"N/A", "NA", "-", "XXXX", "UNKNOWN", "NONE", "NOT_APPLICABLE"})
 _ACCESS = {"ENABLED": "OK", "TRUE": "OK", "DISABLED": "NS", "FALSE": "NS"}
-_LINK_TYPES = frozenset({"XGMI", "PCIE"})
+_LINK_TYPES = ("XGMI", "PCIE")
 _MOST_GPUS = 1024
 
 

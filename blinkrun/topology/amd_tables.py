@@ -8,7 +8,7 @@ tables, so one reader takes both.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -125,8 +125,8 @@ def read_tables(lines: Iterable[Line], complaints: Complaints) -> AmdReport:
         If a row is missing, too short or too long, unless the read is partial.
     """
     tables, numa = _scan(lines)
-    widest = max((table.columns for table in tables), key=len, default=[])
-    report = AmdReport(list(dict.fromkeys(widest)), numa=numa)
+    headers = [table.columns for table in tables if _is_distinct(table.columns)]
+    report = AmdReport(max(headers, key=len, default=[]), numa=numa)
     for table in tables:
         _take(table, report, complaints)
     return report
@@ -171,7 +171,7 @@ def _add_words(table: AmdTable, line: Line) -> None:
         return
     names = [word.lower() if ":" in word else word.upper() for word in words[first:]]
     is_header = all(_LABEL.fullmatch(word) for word in names)
-    if is_header and not table.rows and not (table.columns and len(names) == 1):
+    if is_header and not table.rows and not set(names) & set(table.columns):
         table.columns += names
     else:
         table.rows.setdefault(names[0], (line.number, words[first + 1 :]))
@@ -180,12 +180,12 @@ def _add_words(table: AmdTable, line: Line) -> None:
 def _take(table: AmdTable, report: AmdReport, complaints: Complaints) -> None:
     """Take the whole rows of a table, and complain about the others."""
     at = {name: index for index, name in enumerate(report.names)}
-    cells = report.cells.setdefault(table.kind, {})
     columns = table.columns
-    if not columns or len(set(columns)) != len(columns) or not set(columns) <= set(at):
+    if not columns or not _is_distinct(columns) or not set(columns) <= set(at):
         problem = f"the {table.kind} table has no header that names each GPU once"
         complaints.add(table.line, f"{problem}; expected {' '.join(report.names) or 'GPU0 GPU1 …'}")
         return
+    cells = report.cells.setdefault(table.kind, {})
     for name in columns:
         line, words = table.rows.get(name, (table.line, []))
         if len(words) == len(columns):
@@ -200,3 +200,7 @@ def _take(table: AmdTable, report: AmdReport, complaints: Complaints) -> None:
     for name, (line, _) in table.rows.items():
         if name not in columns:
             complaints.add(line, f"row {name} of the {table.kind} table is not in its header")
+
+
+def _is_distinct(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from xml.sax.saxutils import quoteattr
 
 from blinkrun.topology.fabric import fabric_of
@@ -230,7 +231,7 @@ def _stated_bus_id(machine: Machine, node: PciNode) -> str:
 
 def _made_up(taken: set[str]) -> Iterator[str]:
     """Yield bus ids such as ``ffff:ff:01.0``, as vendors make them up for their files."""
-    for number in range(1, 1 << 16):
+    for number in count(1):
         bus_id = f"ffff:{0xFF - number // 32 % 256:02x}:{number % 32:02x}.{number // 8192}"
         if bus_id not in taken:
             yield bus_id

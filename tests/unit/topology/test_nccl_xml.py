@@ -387,7 +387,7 @@ def test_masks_and_lists_of_processors_agree():
 def test_classes_of_consoles_are_no_gpus():
     assert kind_of_class("030000", "0x1a03") is PciKind.OTHER
     assert kind_of_class("030000", "0x10de") is PciKind.GPU
-    assert bus_id_of("7:00.0") == "0000:7:00.0"
+    assert bus_id_of("00000000:8A:00.0") == bus_id_of("8a:00.0") == "0000:8a:00.0"
     assert (pci_class("0x0302"), pci_class(" "), pci_class("x")) == ("030200", "", None)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.corpus import case, case_names
 
-from blinkrun.topology.machine import Gpu, Machine, Nic, PciKind, PciNode, Wire, Xgmi
+from blinkrun.topology.machine import Gpu, Machine, Nic, NvSwitch, PciKind, PciNode, Wire, Xgmi
 from blinkrun.topology.nccl_xml import read_nccl_xml
 from blinkrun.topology.nccl_xml_out import HIDDEN_SWITCH, write_nccl_xml
 from blinkrun.topology.pci_levels import gpu_levels, nic_levels
@@ -138,3 +138,19 @@ def test_numbers_start_anew_on_every_host():
     machine = Machine("two hosts", "by hand", (Gpu("GPU0"), Gpu("GPU1")), tree=tree)
     assert write_nccl_xml(machine).count('<gpu dev="0"') == 2
     assert [gpu.name for gpu in again(machine).gpus] == ["GPU0", "GPU1"]
+
+
+def test_switches_in_the_tree_stay_switches():
+    gpus = tuple(Gpu(f"GPU{gpu}", bus_id=f"0000:0{gpu + 1}:00.0") for gpu in range(3))
+    tree = (
+        PciNode(PciKind.CPU, "cpu 0"),
+        *(PciNode(PciKind.GPU, gpu.bus_id, 0, gpus=(at,)) for at, gpu in enumerate(gpus)),
+        PciNode(PciKind.OTHER, "0000:f0:00.0", 0),
+    )
+    switches = (NvSwitch("0000:f0:00.0", (6, 6, 0)),)
+    wires = (Wire(0, 1, 6),)
+    machine = Machine("m", "by hand", gpus, nvlink=wires, switches=switches, tree=tree)
+    text = write_nccl_xml(machine)
+    assert '<pci busid="0000:f0:00.0" class="0x068000"' in text
+    assert again(machine).switches == switches
+    assert again(machine).nvlink == wires
