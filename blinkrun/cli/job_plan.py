@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from blinkrun.cli.parsing import parse_gpus
 from blinkrun.cli.source import STANDARD_INPUT, Source, load_named
-from blinkrun.errors import UnreachableRankError, UsageError
+from blinkrun.errors import UsageError
 from blinkrun.log import say
 
 if TYPE_CHECKING:
@@ -31,15 +31,11 @@ def plan_job(name: str | None, gpus: str | None, num_ranks: int) -> tuple[str, s
         GPUs or not one for every rank, links do not join them, or the folder that is named for
         plans cannot be used.
     """
-    from blinkrun.planner.store import command_cache_dir, plan_of  # noqa: PLC0415 - checked first
+    from blinkrun.planner.store import command_cache_dir, plan_of  # noqa: PLC0415 - not for errors
 
     folder = command_cache_dir()
     topology = _cpu_ranks(num_ranks) if name is None else _of_machine(name, gpus, num_ranks)
-    try:
-        plan = plan_of(topology, folder)
-    except UnreachableRankError as err:
-        src, dst = (topology.devices[rank] for rank in (err.root, err.rank))
-        raise UsageError(f"{topology.name}: no links lead from GPU {src} to GPU {dst}") from err
+    plan = plan_of(topology, folder)
     return plan.to_json(), f"{_head(name, topology)}{plan.describe()}\n"
 
 
@@ -52,26 +48,34 @@ def _cpu_ranks(num_ranks: int) -> Topology:
 
 def _of_machine(name: str, gpus: str | None, num_ranks: int) -> Topology:
     """Return the links between the GPUs of a machine that the ranks stand for."""
+    from blinkrun.cli.figures import format_gpus  # noqa: PLC0415
+    from blinkrun.planner.packing import Flow  # noqa: PLC0415
+    from blinkrun.planner.parts import parts  # noqa: PLC0415
     from blinkrun.topology.graph import induce  # noqa: PLC0415
     from blinkrun.topology.model import LinkSet, topology_of  # noqa: PLC0415
 
     if name == STANDARD_INPUT:
         raise UsageError("--topology -: the ranks read standard input; write the report to a file")
     machine = load_named(Source(name), name)
-    for note in machine.notes:
-        say(f"note: {name}: {note}")
     chosen = _chosen(name, machine.num_gpus, gpus, num_ranks)
-    return induce(topology_of(machine, LinkSet.ALL), chosen)
+    topology = induce(topology_of(machine, LinkSet.ALL), chosen)
+    apart = parts(topology, Flow.BOTH)
+    if len(apart) > 1:
+        groups = [f"GPU {format_gpus([topology.devices[r] for r in part])}" for part in apart]
+        raise UsageError(f"{name}: no path over any link between {' and '.join(groups)}")
+    for note in machine.notes:
+        say(f"note: {note}")
+    if gpus is None and num_ranks < machine.num_gpus:
+        those = format_gpus(topology.devices)
+        say(f"{name} has {machine.num_gpus} GPUs: planned for {those} (--gpus names others)")
+    return topology
 
 
 def _chosen(name: str, num_gpus: int, gpus: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Return the GPU of every rank; says so where it is chosen here."""
+    """Return the GPU of every rank: those that are named, else the first ones."""
     if gpus is None:
         if num_gpus < num_ranks:
             raise UsageError(f"-np {num_ranks}: {name} has only {num_gpus} GPUs, one for each rank")
-        if num_gpus > num_ranks:
-            last = f" to {num_ranks - 1}" if num_ranks > 1 else ""
-            say(f"{name} has {num_gpus} GPUs: planned for 0{last} (--gpus names others)")
         return tuple(range(num_ranks))
     chosen = parse_gpus("--gpus", gpus)
     for gpu in chosen:
@@ -87,4 +91,6 @@ def _head(name: str | None, topology: Topology) -> str:
     if name is None:
         return ""
     gpus = " ".join(map(str, topology.devices))
+    if topology.size == 1:
+        return f"rank 0 is GPU {gpus} of {topology.name}\n"
     return f"ranks 0 to {topology.size - 1} are GPUs {gpus} of {topology.name}\n"

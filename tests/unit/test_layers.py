@@ -11,7 +11,8 @@ PACKAGE = ROOT / "blinkrun"
 LAUNCHER = ROOT / "launcher"
 BASE = {"errors", "env", "units", "log", "version", "cli"}  # cli: the table of commands
 PURE = ("topology", "planner", "schedule")
-RIM = {"topology/probe.py", "planner/store.py"}  # these read the machine and the plan cache
+# these read the machine and the plan cache
+RIM = {"topology/probe.py", "topology/probe_sysfs.py", "planner/store.py"}
 IMPURE = {"mpi4py", "os", "time", "random", "socket", "subprocess", "threading", "tempfile"}
 
 

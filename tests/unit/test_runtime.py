@@ -1,6 +1,9 @@
 """init and shutdown where there is nobody else; on real ranks: tests/ranks."""
 
+from dataclasses import replace
+
 import pytest
+from support.topologies import host_of
 
 import blinkrun
 from blinkrun import runtime
@@ -8,6 +11,8 @@ from blinkrun.comm import world as world_module
 from blinkrun.comm.loopback import LoopbackControl
 from blinkrun.comm.world import World
 from blinkrun.errors import LaunchError, NotInitializedError, UsageError
+from blinkrun.planner.make import make_plan
+from blinkrun.topology.cpu import cpu_topology
 
 
 @pytest.fixture
@@ -17,6 +22,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "_state", runtime._State(hooked=True))
     monkeypatch.setenv("BLINKRUN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("BLINKRUN_TIMEOUT_S", raising=False)
+    monkeypatch.delenv("BLINKRUN_PLAN", raising=False)
 
 
 @pytest.mark.usefixtures("alone")
@@ -72,6 +78,39 @@ def test_other_ranks_hear_that_rank_0_could_not_plan(monkeypatch):
 
     with pytest.raises(LaunchError, match="rank 0 could not plan: no such machine"):
         runtime._plan_for(Second(), 1, frozenset({0}))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_plan_that_is_handed_over_is_used(monkeypatch, tmp_path):
+    path = tmp_path / "plan.json"
+    plan = replace(make_plan(cpu_topology(host_of(1, 1), 1)), machine="handed over")
+    path.write_text(plan.to_json())
+    monkeypatch.setenv("BLINKRUN_PLAN", str(path))
+    blinkrun.init()
+    assert blinkrun.world().plan == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"{", "text is no plan"),
+        (b"\xff", "can't decode"),
+        (make_plan(cpu_topology(host_of(1, 2), 3)).to_json().encode(), "a plan for 3 ranks, but"),
+    ],
+)
+@pytest.mark.usefixtures("alone")
+def test_a_plan_that_does_not_fit_is_one_line(monkeypatch, tmp_path, text, problem):
+    path = tmp_path / "plan.json"
+    if text is not None:
+        path.write_bytes(text)
+    monkeypatch.setenv("BLINKRUN_PLAN", str(path))
+    with pytest.raises(LaunchError) as caught:
+        blinkrun.init()
+    assert str(caught.value).startswith(f"BLINKRUN_PLAN={path}: ")
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not blinkrun.is_initialized()
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan")])
