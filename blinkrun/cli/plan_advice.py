@@ -36,7 +36,8 @@ def advice_of(subject: Subject, options: PlanOptions) -> dict[str, Any]:
         raise UsageError(f"--advise {count}: only {len(free)} GPUs are free")
     whole = subject.topology(LinkSet(options.links or LinkSet.ALL))
     unit = subject.lane_mb_per_s if whole.unit == LANE else 1
-    groups = advise(whole, free, count, Flow(options.collective), options.root)
+    lane = None if whole.unit == LANE else subject.lane_mb_per_s or None
+    groups = advise(whole, free, count, Flow(options.collective), options.root, lane=lane)
     return {
         "version": SCHEMA_VERSION,
         "machine": subject.name,

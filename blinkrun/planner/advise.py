@@ -1,29 +1,29 @@
 """Which GPUs to take: all allocations out of the free ones, the fastest first.
 
-Allocations that look alike are planned once. GPUs that can be swapped without anything else
-changing, as behind a switch, need not even be told apart: there only their number counts.
+Allocations that look alike are planned once. Those that only swap GPUs which can be exchanged,
+as behind a switch, are not even looked at (see `orbits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain, combinations, islice, product
-from math import comb, prod
+from itertools import islice
 
 from blinkrun.errors import UnreachableRankError, UsageError
 from blinkrun.planner.compare import compare
 from blinkrun.planner.explain import why
 from blinkrun.planner.network import network_of
+from blinkrun.planner.orbits import Orbit, blocks_of, orbits
 from blinkrun.planner.packing import Flow
-from blinkrun.planner.symmetry import Shape, find_renaming, shape_of
+from blinkrun.planner.symmetry import shape_of
 from blinkrun.topology.fingerprint import fingerprint
 from blinkrun.topology.graph import Resource, Topology, induce
 from blinkrun.types import Rank
 
 MAX_LISTED = 1000  # allocations of one group that are listed
-MAX_SHAPES = 20_000  # allocations that are looked at one by one
+MAX_ORBITS = 20_000  # allocations that are looked at one by one
 Allocation = tuple[int, ...]  # devices, ascending
 
 
@@ -61,12 +61,14 @@ class Group:
         return self.rate / self.ring_rate if self.ring_rate else None
 
 
-def advise(
+def advise(  # noqa: PLR0913 - what `compare` takes, and what to choose from
     topology: Topology,
     free: Sequence[int],
     count: int,
     flow: Flow = Flow.BOTH,
     root: int | None = None,
+    *,
+    lane: int | None = None,
 ) -> tuple[Group, ...]:
     """Return all allocations of `count` of the free GPUs, alike ones together, the fastest first.
 
@@ -83,6 +85,8 @@ def advise(
     root : int, optional
         A free device that must be among those chosen, and is the root of broadcast or reduce.
         Default: each allocation has its best root.
+    lane : int, optional
+        As for `ring_peer`.
 
     Returns
     -------
@@ -106,18 +110,20 @@ def advise(
     ((1, 2, 4), 'no links lead from GPU 1 to GPU 4')
     """
     _check(topology, free, count, flow, root)
+    here = induce(topology, sorted(free))
+    alone = None if root is None else here.devices.index(root)
     groups: dict[str, Group] = {}
-    for shape in _shapes(induce(topology, sorted(free)), count, root):
-        part = induce(topology, shape.first)
-        rank = None if root is None else shape.first.index(root)
+    for orbit in _orbits(here, count, alone):
+        part = induce(here, [here.devices[rank] for rank in next(orbit.members())])
+        rank = None if root is None else part.devices.index(root)
         key = fingerprint(part if rank is None else _marked(part, rank))
-        group = groups.get(key) or _judged(part, flow, rank)
-        listed = sorted((*group.allocations, *islice(shape.allocations(), MAX_LISTED)))
+        group = groups.get(key) or _judged(part, flow, rank, lane)
+        listed = sorted((*group.allocations, *_listed(here, orbit)))
         groups[key] = replace(
             group,
             example=listed[0],
             allocations=tuple(listed[:MAX_LISTED]),
-            count=group.count + shape.count,
+            count=group.count + orbit.count,
         )
     return tuple(
         sorted(groups.values(), key=lambda group: (-group.rate, -group.ring_rate, group.example))
@@ -143,10 +149,10 @@ def _check(
         raise UsageError(f"root {root} is not among the free GPUs {' '.join(map(str, free))}")
 
 
-def _judged(part: Topology, flow: Flow, root: Rank | None) -> Group:
+def _judged(part: Topology, flow: Flow, root: Rank | None, lane: int | None) -> Group:
     """Return the group of an allocation, still without members."""
     try:
-        found = compare(part, flow, root)
+        found = compare(part, flow, root, lane=lane)
     except UnreachableRankError as err:
         apart = f"no links lead from GPU {part.devices[err.root]} to GPU {part.devices[err.rank]}"
         return Group((), (), 0, Fraction(0), Fraction(0), apart)
@@ -164,82 +170,21 @@ def _marked(topology: Topology, root: Rank) -> Topology:
     return replace(topology, links=links, resources=(*topology.resources, mark))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How many to take of each class of GPUs; which ones makes no difference."""
-
-    classes: tuple[Allocation, ...]
-    taken: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        """In how many ways they can be taken."""
-        return prod(
-            comb(len(m), number) for m, number in zip(self.classes, self.taken, strict=True)
-        )
-
-    @property
-    def first(self) -> Allocation:
-        """The first way."""
-        return next(self.allocations())
-
-    def allocations(self) -> Iterator[Allocation]:
-        """Yield all ways."""
-        ways = [combinations(m, number) for m, number in zip(self.classes, self.taken, strict=True)]
-        for chosen in product(*ways):
-            yield tuple(sorted(chain.from_iterable(chosen)))
-
-
-def _shapes(topology: Topology, count: int, root: int | None) -> list[_Shape]:
-    """Return all ways to choose, except that GPUs of a class are not told apart."""
-    classes = _classes(topology, root)
-    limits = [len(members) for members in classes]
-    least = [int(root in members) for members in classes]
-    ways = list(islice(_numbers(count, limits, least), MAX_SHAPES + 1))
-    if len(ways) > MAX_SHAPES:
+def _orbits(topology: Topology, count: int, alone: Rank | None) -> list[Orbit]:
+    """Return the ways to choose, as far as they may differ."""
+    blocks = blocks_of(shape_of(network_of(topology, Flow.DOWN)), alone)
+    found = list(islice(orbits(blocks, count, alone), MAX_ORBITS + 1))
+    if len(found) > MAX_ORBITS:
         raise UsageError(
-            f"{count} of {topology.size} free GPUs can be chosen in more than {MAX_SHAPES} ways "
+            f"{count} of {topology.size} free GPUs can be chosen in more than {MAX_ORBITS} ways "
             "that differ; name fewer free GPUs"
         )
-    return [_Shape(tuple(classes), taken) for taken in ways]
+    return found
 
 
-def _numbers(total: int, limits: Sequence[int], least: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield whole numbers with that sum, each between its least and its limit, high ones first.
-
-    >>> list(_numbers(3, [2, 1, 2], [0, 1, 0]))
-    [(2, 1, 0), (1, 1, 1), (0, 1, 2)]
-    """
-    if not limits:
-        yield ()
-        return
-    low = max(least[0], total - sum(limits[1:]))
-    high = min(limits[0], total - sum(least[1:]))
-    for first in range(high, low - 1, -1):
-        for others in _numbers(total - first, limits[1:], least[1:]):
-            yield first, *others
-
-
-def _classes(topology: Topology, root: int | None) -> list[Allocation]:
-    """Return the devices in classes of which any two can be swapped; the root is on its own."""
-    shape = shape_of(network_of(topology, Flow.DOWN))
-    classes: list[list[int]] = []  # of ranks
-    for rank in range(topology.size):
-        alike = (
-            members
-            for members in classes
-            if root not in (topology.devices[rank], topology.devices[members[0]])
-            and _can_swap(shape, members[0], rank)
-        )
-        found = next(alike, None)
-        if found is None:
-            classes.append([rank])
-        else:
-            found.append(rank)
-    return [tuple(topology.devices[rank] for rank in members) for members in classes]
-
-
-def _can_swap(shape: Shape, one: Rank, other: Rank) -> bool:
-    swap = list(range(shape.network.size))
-    swap[one], swap[other] = other, one
-    return find_renaming(shape, shape, one, other) == tuple(swap)
+def _listed(topology: Topology, orbit: Orbit) -> list[Allocation]:
+    """Return the first allocations of an orbit."""
+    return [
+        tuple(topology.devices[rank] for rank in ranks)
+        for ranks in islice(orbit.members(), MAX_LISTED)
+    ]

@@ -67,6 +67,11 @@ def find_renaming(source: Shape, target: Shape, from_root: Rank, root: Rank) -> 
     return None
 
 
+def is_symmetry(shape: Shape, ranks: Renaming) -> bool:
+    """Whether a renaming takes the network to itself."""
+    return _fits(shape, shape, ranks)
+
+
 def _candidates(size: int, from_root: Rank, root: Rank) -> Iterator[Renaming]:
     """Yield permutations of the ranks: a swap, a bit flip (cube meshes), a rotation."""
     swap = {from_root: root, root: from_root}
