@@ -89,10 +89,10 @@ def read_json(text: str, source: str, *, partial: bool = False) -> Machine:
     """
     entries, broken = read_entries(text)
     complaints = Complaints(source, partial)
-    reader = _Reader(entries, complaints)
     if broken:
         problem = f"not JSON: {broken.problem}; expected what blinkrun topo --json prints"
         complaints.add(broken.line, problem)
+    reader = _Reader(entries, complaints)
     reader.value("format", _check_format, None)
     gpus, is_identified = reader.devices()
     nics = reader.nics()
@@ -143,12 +143,13 @@ class _Reader:
     def _take(self, entry: Entry) -> None:
         """Keep an entry by its key, if it says anything here."""
         if entry.key in self.entries:
-            self.complaints.add(entry.line, f"key '{entry.key}' stands twice")
+            self.complaints.add(entry.line, f"key {shown(entry.key)} stands twice")
         elif entry.key in _KEYS:
             self.entries[entry.key] = entry
         elif not _REMARK.fullmatch(entry.key):
-            near = get_close_matches(entry.key, _KEYS, n=1) or [", ".join(_KEYS)]
-            self.complaints.add(entry.line, f"key '{entry.key}' is unknown; expected {near[0]}")
+            near = get_close_matches(entry.key, _KEYS, n=1) or [*_KEYS[:5], "…"]
+            problem = f"key {shown(entry.key)} is unknown; expected {', '.join(near)}"
+            self.complaints.add(entry.line, problem)
 
     def value(self, key: str, read: Callable[[Any], T], default: T) -> T:
         """Return the value of a key, or `default` where it is absent or left out."""

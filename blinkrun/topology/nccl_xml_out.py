@@ -231,10 +231,11 @@ def _stated_bus_id(machine: Machine, node: PciNode) -> str:
 
 def _made_up(taken: set[str]) -> Iterator[str]:
     """Yield bus ids such as ``ffff:ff:01.0``, as vendors make them up for their files."""
-    for number in count(1):
-        bus_id = f"ffff:{0xFF - number // 32 % 256:02x}:{number % 32:02x}.{number // 8192}"
-        if bus_id not in taken:
-            yield bus_id
+    made = (
+        f"ffff:{0xFF - number // 32 % 256:02x}:{number % 32:02x}.{number // 8192}"
+        for number in count(1)
+    )
+    return (bus_id for bus_id in made if bus_id not in taken)
 
 
 def _links(
