@@ -24,19 +24,7 @@ from blinkrun.topology.machine import (
 )
 from blinkrun.topology.serialize import facts, machine_json, read_json
 
-NAMES = ("GPU0", "NIC0", "a", "a#0", "a#1", "0", "", "é\x00\n", "\"", "0000:f3:00.0", "0000:f3:01.0")
-    "GPU0",
-    "NIC0",
-    "a",
-    "a#0",
-    "a#1",
-    "0",
-    "",
-    "é\x00\n",
-    '"\\',
-    "0000:f3:00.0",
-    "0000:f3:01.0",
-)
+NAMES = ("GPU0", "NIC0", "a", "a#0", "a#1", "0", "", "é\x00\n", '"', "0000:f3:00.0", "0000:f3:1.0")
 
 
 def random_machine(rng):
