@@ -55,7 +55,8 @@ _KEYS = (
     "tree",
     "notes",
 )
-_REMARK = re.compile(r"note|order|fingerprint|[a-z]+_note")  # for people, or made from the rest
+# remarks for people, and what `blinkrun topo --json` derives from the rest
+_REMARK = re.compile(r"note|order|[a-z]+_note|fingerprint|fabric|cpus|is_complete")
 
 T = TypeVar("T")
 Named = TypeVar("Named", Gpu, Nic)

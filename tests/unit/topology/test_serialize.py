@@ -140,7 +140,7 @@ def test_editing_a_fact_edits_the_machine():
 
 
 def test_remarks_are_skipped():
-    more = {"note": "x", "order": "y", "pcie_note": "z", "fingerprint": "0123"}
+    more = {"note": "x", "order": "y", "pcie_note": "z", "fingerprint": "0123", "fabric": {}}
     assert read_json(text_of(**more), "-") == read_json(text_of(), "-")
 
 
