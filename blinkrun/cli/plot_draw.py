@@ -52,17 +52,17 @@ class Page:
             [x0, x1], [y0, y1], color=colour, linewidth=width, solid_capstyle="butt", zorder=1
         )
 
-    def bundle(self, ends: Line, strands: Sequence[Strand], gap: float) -> None:
+    def bundle(self, ends: Line, strands: Sequence[Strand], *, gap: float, is_dashed: bool) -> None:
         """Draw lines side by side, `gap` points apart, around the line between `ends`.
 
-        A line by itself needs no dashes to be told from others.
+        With `is_dashed` those whose colours are taken already are told apart by dashes.
         """
         (x0, y0), (x1, y1) = ends
         length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-9)
         across = (-(y1 - y0) / length, (x1 - x0) / length)
         at = -(sum(strand.width for strand in strands) + gap * (len(strands) - 1)) / 2
         for strand in strands:
-            style = {"dashes": dash(strand.number, strand.width)} if len(strands) > 1 else {}
+            style = {"dashes": dash(strand.number, strand.width)} if is_dashed else {}
             shift = (at + strand.width / 2) / _INCH
             dx, dy = across[0] * shift, across[1] * shift
             self.axes.plot(

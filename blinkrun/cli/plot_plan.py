@@ -31,7 +31,10 @@ _LEGEND_ROW = 0.2  # inches
 _LEGEND_TEXT = 8  # points
 _SMALL = 0.42  # size of a tree by itself
 _CAPTION = 0.25  # inches above it
-_MOST_ALONE = 24
+_MOST_ALONE = 16
+_MOST_LISTED = 24
+_COLUMNS = 4  # of trees by themselves
+_WIDEST = 13.0  # inches of them
 _MARGIN = 0.3
 _HOSTED = (LinkKind.PCIE, LinkKind.STAGED)
 
@@ -71,7 +74,9 @@ def draw_plan(
         scene.layout.width + legend_width,
         *(text_width(t, 12 - 3 * at) for at, t in enumerate(title)),
     )
-    columns = max(1, int(width / (scene.layout.width * _SMALL)))
+    small = scene.layout.width * _SMALL
+    columns = max(1, int(width / small), min(len(alone), _COLUMNS, int(_WIDEST / small)))
+    width = max(width, min(len(alone), columns) * small)
     lower = -(-len(alone) // columns) * (scene.layout.height * _SMALL + _CAPTION)
     upper = max(scene.layout.height, _LEGEND_ROW * len(lines) + 0.2)
     page = Page(width + 2 * _MARGIN, _HEAD + upper + lower + _MARGIN)
@@ -82,10 +87,10 @@ def draw_plan(
     _draw(page, scene, numbers, (_MARGIN, base + upper - scene.layout.height, 1.0))
     for row, line in enumerate(lines):
         at = (_MARGIN + scene.layout.width + 0.1, base + upper - 0.3 - row * _LEGEND_ROW)
-        _entry(page, at, row if row < len(numbers) else None, line)
+        _entry(page, at, row if row < min(len(numbers), _MOST_LISTED) else None, line)
     for place, number in enumerate(alone):
         row, column = divmod(place, columns)
-        x = _MARGIN + column * scene.layout.width * _SMALL
+        x = _MARGIN + column * small
         y = base - (row + 1) * (scene.layout.height * _SMALL + _CAPTION)
         _draw(page, scene, [number], (x, y, _SMALL))
         page.text((x + 0.15, y + scene.layout.height * _SMALL), f"tree {number + 1}", size=8)
@@ -179,7 +184,7 @@ def _draw(
     for segment, line in layout.lines.items():
         strands = scene.strands(segment, numbers, per_rate)
         if strands:
-            page.bundle(line, strands, _GAP)
+            page.bundle(line, strands, gap=_GAP, is_dashed=len(numbers) > 1)
         else:
             page.line(line, 1.2 * scale)
     root = scene.roots[numbers[0]] if len(numbers) == 1 else None
@@ -194,12 +199,14 @@ def _legend(report: Mapping[str, Any]) -> list[str]:
         f" depth {tree['depth']}"
         for number, tree in enumerate(report["trees"], start=1)
     ]
-    more = len(lines) - _MOST_ALONE
-    return lines if more <= 0 else [*lines[:_MOST_ALONE], f"and {more} more"]
+    more = len(lines) - _MOST_LISTED
+    return lines if more <= 0 else [*lines[:_MOST_LISTED], f"and {more} more"]
 
 
 def _entry(page: Page, at: tuple[float, float], number: int | None, line: str) -> None:
     x, y = at
     if number is not None:
-        page.bundle(((x, y + 0.04), (x + 0.35, y + 0.04)), [Strand(number, 3.0)], 0.0)
+        page.bundle(
+            ((x, y + 0.04), (x + 0.35, y + 0.04)), [Strand(number, 3.0)], gap=0.0, is_dashed=True
+        )
     page.text((x + 0.42, y), line, size=_LEGEND_TEXT)

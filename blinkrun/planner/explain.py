@@ -9,13 +9,13 @@ socket's link that every tree has to take a share of.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.network import Network, network_of
 from blinkrun.planner.packing import Flow, Packing
-from blinkrun.topology.graph import LinkKind, Topology
+from blinkrun.topology.graph import Link, LinkKind, Topology
 from blinkrun.types import Rank
 
 Parts = tuple[tuple[Rank, ...], ...]
@@ -124,13 +124,16 @@ def _partition_bound(
     """Return the partition of an allreduce, if that is what the prices are."""
     if certificate.flow is not Flow.BOTH or len(parts) < 2:
         return None
+    part_of = {rank: at for at, part in enumerate(parts) for rank in part}
+    between: dict[tuple[Rank, Rank], list[Link]] = {}
+    for link in topology.links:
+        between.setdefault((link.src, link.dst), []).append(link)
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
     across = Fraction(0)
-    for at, part in enumerate(parts):
-        for other in parts[at + 1 :]:
-            for one in part:
-                for two in other:
-                    there = _capacity(topology, [one], [two])
-                    across += min(there, _capacity(topology, [two], [one]))
+    for (src, dst), links in between.items():
+        if src < dst < topology.size and part_of[src] != part_of[dst]:
+            back = between.get((dst, src), [])
+            across += min(_together(capacity, links), _together(capacity, back))
     if across != bound * (len(parts) - 1):
         return None
     return (
@@ -198,15 +201,14 @@ def _bound(topology: Topology, certificate: Certificate) -> Fraction:
 
 def _capacity(topology: Topology, near: Sequence[Rank], far: Sequence[Rank]) -> Fraction:
     """Return what the links from `near` to `far` carry if no two share anything, else 0."""
-    taken = [
-        name
-        for link in topology.links
-        if link.src in near and link.dst in far
-        for name in link.resources
-    ]
-    capacity = {resource.name: resource.capacity for resource in topology.resources}
-    links = sum(1 for link in topology.links if link.src in near and link.dst in far)
-    if len(set(taken)) != links:
+    links = [link for link in topology.links if link.src in near and link.dst in far]
+    return _together({part.name: part.capacity for part in topology.resources}, links)
+
+
+def _together(capacity: Mapping[str, int], links: Sequence[Link]) -> Fraction:
+    """Return what links carry if no two share anything and each takes one resource, else 0."""
+    taken = [name for link in links for name in link.resources]
+    if len(set(taken)) != len(links):
         return Fraction(0)
     return Fraction(sum(capacity[name] for name in taken))
 

@@ -214,7 +214,8 @@ def _shallow(timing: Timing, flow: Flow, root: Rank | None) -> list[Packing]:
     hubs = range(network.size) if root is None else (root,)
     found = []
     for size in _SMALL:
-        trees = [network.tree(_quickest(timing, network, hub, size), hub) for hub in hubs]
+        cost = _costs_ns(timing, network, size)
+        trees = [network.tree(_quickest(network, hub, cost), hub) for hub in hubs]
         if flow.is_joint:
             found.append(_fitted(timing.topology, flow, root, trees))
             continue
@@ -225,13 +226,18 @@ def _shallow(timing: Timing, flow: Flow, root: Rank | None) -> list[Packing]:
     return list(dict.fromkeys(found))
 
 
-def _quickest(timing: Timing, network: Network, hub: Rank, size_bytes: int) -> Column:
-    """Return the shortest paths from `hub` for so many bytes, then by hops (Dijkstra, 1959)."""
-    cost = []
+def _costs_ns(timing: Timing, network: Network, size_bytes: int) -> list[int]:
+    """Return how long so many bytes take over each arc alone."""
+    costs = []
     for arc in network.arcs:
         width = min(Fraction(network.capacities[at], times) for at, times in arc.use)
         hop = sum(timing.hop_ns(link) for link in arc.links)
-        cost.append(hop + timing.transfer_ns(size_bytes, width))
+        costs.append(hop + timing.transfer_ns(size_bytes, width))
+    return costs
+
+
+def _quickest(network: Network, hub: Rank, cost: Sequence[int]) -> Column:
+    """Return the paths from `hub` of least cost, then of fewest hops (Dijkstra, 1959)."""
     arc_into: dict[Rank, int] = {}
     queue = [(0, 0, hub, -1)]
     while queue:
