@@ -148,6 +148,18 @@ def test_a_numa_node_that_one_device_hides_is_its_neighbours(tmp_path):
     assert levels(tree)[0, 1] == "PIX"
 
 
+def test_what_a_device_says_of_its_numa_node_goes_before_its_ports_and_neighbours(tmp_path):
+    text = """
+        pci0000:80/0000:80:02.0 bridge numa=2
+        pci0000:80/0000:80:02.0/0000:81:00.0 gpu numa=3
+        pci0000:80/0000:80:03.0/0000:82:00.0 gpu numa=1
+        pci0000:80/0000:80:02.0/0000:83:00.0 gpu
+    """
+    tree = tree_of(tmp_path, text)
+    assert [node.numa for node in tree if node.kind is PciKind.CPU] == [1, 2, 3]
+    assert drawn(tree)["0000:82:00.0"] == "cpu 1"
+
+
 def test_the_functions_of_a_nic_are_one_card(tmp_path):
     way = "pci0000:00/0000:00:02.0"
     text = f"{way}/0000:03:00.0 ib rdma=mlx5_0\n{way}/0000:03:00.1 ib rdma=mlx5_1"
