@@ -18,7 +18,7 @@ from blinkrun.errors import ReportError, UsageError
 _BLINK = "Blink (Wang et al., MLSys 2020), section 2 and figures 14 to 16"
 _NCCL = "NCCL, src/graph/topo.h (2026)"
 _RCCL = "RCCL, src/graph/topo.h (2025)"
-_HW_LATENCY = "NCCL, src/graph/tuning.cc, hwLat of protocol LL"
+_HW_LATENCY = "NCCL, src/graph/tuning.cc (2020), hwLat of trees, protocol LL"
 
 # Achieved per lane, 18 to 20 GB/s for NVLink 1 (P100), 22 to 25 GB/s for NVLink 2 (V100).
 NVLINK1_LANE_MB_PER_S = 19_000
@@ -41,9 +41,7 @@ _UNITS = {
     "MB/s": {"GB/s": Fraction(1000), "MB/s": Fraction(1)},
     "ns": {"us": Fraction(1000), "ns": Fraction(1)},
 }
-_NUMBER = re.compile(
-    r"[-+]?\d{1,15}(\.\d{0,15})?(e[-+]?\d{1,3})?", re.IGNORECASE | re.ASCII
-)
+_NUMBER = re.compile(r"[-+]?\d{1,15}(\.\d{0,15})?(e[-+]?\d{1,3})?", re.IGNORECASE | re.ASCII)
 _MOST = 10**9
 
 
@@ -112,7 +110,11 @@ DEFAULT = Bandwidths(
     (
         Figure("nvlink1_lane", NVLINK1_LANE_MB_PER_S, f"{_BLINK}: 18 to 20 GB/s (P100)"),
         Figure("nvlink2_lane", NVLINK2_LANE_MB_PER_S, f"{_BLINK}: 22 to 25 GB/s (V100)"),
-        Figure("nvlink3_lane", 22_500, "A100: 25 GB/s raw, nine tenths as NVLink 2 and 1 achieve"),
+        Figure(
+            "nvlink3_lane",
+            22_500,
+            "estimate for A100: nine tenths of 25 GB/s raw, as NVLink 2 achieves",
+        ),
         Figure("nvlink3_ga102_lane", 12_000, f"{_NCCL}: SM86, of 14.06 raw (A6000, RTX 3090)"),
         Figure("nvlink4_lane", 20_900, "H100: 376 GB/s over 18 lanes, NVIDIA/nccl issue 1264"),
         Figure("nvlink5_lane", 40_100, f"{_NCCL}: SM100 (B200)"),
@@ -138,15 +140,15 @@ DEFAULT = Bandwidths(
         Figure(
             "host_memory",
             80_000,
-            "staged per NUMA node: 8 channels of DDR4-3200 give about 160 GB/s (McCalpin's STREAM),"
-            " half for writing and half for reading",
+            "estimate of what a NUMA node stages: 8 channels of DDR4-3200, 204.8 GB/s raw, of which"
+            " four fifths are achieved, half for writing and half for reading",
         ),
-        Figure("latency_nvlink", 600, f"{_HW_LATENCY}, NVLink"),
-        Figure("latency_nvswitch", 600, f"{_HW_LATENCY}, NVLink"),
-        Figure("latency_xgmi", 600, f"{_HW_LATENCY}, NVLink"),
-        Figure("latency_pcie", 1_000, f"{_HW_LATENCY}, PCI"),
-        Figure("latency_pcie_staged", 2_000, f"{_HW_LATENCY}, PCI, twice: up and down"),
-        Figure("latency_shm", 200, "a flag and a cache line between cores, 50 to 150 ns each"),
+        Figure("latency_nvlink", 520, f"{_HW_LATENCY}: NVLink"),
+        Figure("latency_nvswitch", 520, f"{_HW_LATENCY}: NVLink"),
+        Figure("latency_xgmi", 800, "RCCL, src/graph/tuning.cc, hwLat of trees, protocol LL"),
+        Figure("latency_pcie", 1_000, f"{_HW_LATENCY}: PCI"),
+        Figure("latency_pcie_staged", 2_000, "latency_pcie twice: up and down"),
+        Figure("latency_shm", 200, "estimate: a flag and a line of data from core to core"),
     )
 )
 

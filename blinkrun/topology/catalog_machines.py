@@ -3,12 +3,12 @@
 Sources
 -------
 DGX-1, DGX-2: Blink (Wang et al., MLSys 2020, arXiv 1910.04940), figures 1 and 4; NVIDIA's DGX-1 and
-DGX-2 system architecture papers. DGX A100, H100, H200, B200: NVIDIA's user guides and what
-``nvidia-smi topo -m`` prints on them. GB200 NVL72: NVIDIA's GB200 NVL multi-node tuning guide (18
-trays of two Grace CPUs and four GPUs). AC922: IBM redpaper 5472 (2017). MI250X: OLCF's Frontier
-user guide (200, 100 or 50 GB/s between dies), pairs as in RCCL's rome_model_58. MI300X: AMD's CDNA
-3 white paper (2023). p3, p4d, p5, g5: AWS's instance pages and topology files. Meshes of four A100
-and H100: NVIDIA's HGX data sheets. Cards with bridges: reports of their owners.
+DGX-2 system architecture papers. DGX A100, H100, H200, B200, meshes of four A100 or H100: NVIDIA's
+user guides and data sheets of DGX and HGX. GB200 NVL72: NVIDIA's product page (18 trays of two
+Grace CPUs and four GPUs). MI250X: OLCF's Frontier user guide (four links inside a package, one or
+two between), pairs as in RCCL's rome_model_58; which pairs have two is chosen so that every die has
+one such. MI300X: AMD's CDNA 3 white paper (2023). p3, p4d, p5, g5: AWS's instance pages. C4140,
+AC922, cards with bridges: ``nvidia-smi topo -m`` as their owners published it.
 """
 
 from __future__ import annotations

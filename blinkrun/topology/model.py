@@ -108,7 +108,7 @@ def link_latency_ns(kind: LinkKind, bandwidths: Bandwidths = DEFAULT) -> int:
     """Return how long a small message takes over a link of that kind, in ns.
 
     >>> link_latency_ns(LinkKind.NVLINK), link_latency_ns(LinkKind.STAGED)
-    (600, 2000)
+    (520, 2000)
     """
     return bandwidths[f"latency_{kind.value.replace('-', '_')}"]
 

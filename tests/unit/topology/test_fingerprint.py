@@ -6,7 +6,7 @@ import re
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.places import ROOT
 from support.topologies import machines as topologies
@@ -47,6 +47,7 @@ def renamed(topology, seed):
     )
 
 
+@settings(max_examples=25)
 @given(topologies(), st.integers(0, 10**6))
 def test_no_renaming_changes_it(topology, seed):
     found = fingerprint(topology)
@@ -54,6 +55,7 @@ def test_no_renaming_changes_it(topology, seed):
     assert fingerprint(renamed(topology, seed)) == found
 
 
+@settings(max_examples=25)
 @given(topologies(), st.data())
 def test_a_resource_that_is_wider_changes_it(topology, data):
     taken = sorted({name for link in topology.links for name in link.resources})
