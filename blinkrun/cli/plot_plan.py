@@ -24,11 +24,12 @@ from blinkrun.topology.graph import LinkKind
 from blinkrun.topology.machine import Machine, PciNode
 
 _HEAD = 0.8  # inches above the picture
-_FULLEST = 13.0  # points, of the bundle that carries most
+_FULLEST = 17.0  # points, of the bundle that carries most
 _GAP = 0.5  # points between lines of a bundle
 _THINNEST = 0.6  # points
 _LEGEND_ROW = 0.2  # inches
 _LEGEND_TEXT = 8  # points
+_TITLE_TEXT = 12
 _SMALL = 0.42  # size of a tree by itself
 _CAPTION = 0.25  # inches above it
 _MOST_ALONE = 16
@@ -66,44 +67,73 @@ def draw_plan(
         If the file cannot be written.
     """
     scene = _scene(machine, fabric, nodes, report)
-    lines = _legend(report)
-    legend_width = max(text_width(line, _LEGEND_TEXT) for line in lines) + 0.6
-    alone = range(min(len(report["trees"]), _MOST_ALONE)) if len(report["trees"]) > 1 else range(0)
-    title = title_of(report)
-    width = max(
-        scene.layout.width + legend_width,
-        *(text_width(t, 12 - 3 * at) for at, t in enumerate(title)),
-    )
-    small = scene.layout.width * _SMALL
-    columns = max(1, int(width / small), min(len(alone), _COLUMNS, int(_WIDEST / small)))
-    width = max(width, min(len(alone), columns) * small)
-    lower = -(-len(alone) // columns) * (scene.layout.height * _SMALL + _CAPTION)
-    upper = max(scene.layout.height, _LEGEND_ROW * len(lines) + 0.2)
-    page = Page(width + 2 * _MARGIN, _HEAD + upper + lower + _MARGIN)
-    base = _MARGIN + lower
-    page.text((_MARGIN, base + upper + _HEAD - 0.38), title[0], size=12)
-    page.text((_MARGIN, base + upper + _HEAD - 0.62), title[1], size=9)
-    numbers = range(len(report["trees"]))
-    _draw(page, scene, numbers, (_MARGIN, base + upper - scene.layout.height, 1.0))
-    for row, line in enumerate(lines):
-        at = (_MARGIN + scene.layout.width + 0.1, base + upper - 0.3 - row * _LEGEND_ROW)
-        _entry(page, at, row if row < min(len(numbers), _MOST_LISTED) else None, line)
-    for place, number in enumerate(alone):
-        row, column = divmod(place, columns)
-        x = _MARGIN + column * small
-        y = base - (row + 1) * (scene.layout.height * _SMALL + _CAPTION)
+    words = _words(report)
+    sheet = _sheet(scene, words)
+    page = Page(sheet.width + 2 * _MARGIN, _HEAD + sheet.upper + sheet.lower + _MARGIN)
+    base = _MARGIN + sheet.lower
+    top = base + sheet.upper
+    page.text((_MARGIN, top + _HEAD - 0.38), words.title, size=_TITLE_TEXT)
+    page.text((_MARGIN, top + _HEAD - 0.62), words.subtitle)
+    numbers = range(len(scene.rates))
+    _draw(page, scene, numbers, (_MARGIN, top - scene.layout.height, 1.0))
+    for row, entry in enumerate(words.legend):
+        at = (_MARGIN + scene.layout.width + 0.1, top - 0.3 - row * _LEGEND_ROW)
+        _entry(page, at, row if row < min(len(numbers), _MOST_LISTED) else None, entry)
+    for number in range(sheet.alone):
+        row, column = divmod(number, sheet.columns)
+        x = _MARGIN + column * sheet.cell[0]
+        y = base - (row + 1) * sheet.cell[1]
         _draw(page, scene, [number], (x, y, _SMALL))
-        page.text((x + 0.15, y + scene.layout.height * _SMALL), f"tree {number + 1}", size=8)
+        page.text((x + 0.15, y + sheet.cell[1] - _CAPTION), f"tree {number + 1}", size=8)
     page.save(path)
 
 
-def title_of(report: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the two lines above the picture."""
-    rate, bound = (format_rate(report[f"{key}_gb_per_s"]) for key in ("rate", "bound"))
-    ring = format_rate(report["ring"]["rate_gb_per_s"])
-    return (
-        headline(report),
-        f"{rate} GB/s; no plan exceeds {bound} GB/s; a ring library gets {ring} GB/s",
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is written beside the trees."""
+
+    title: str
+    subtitle: str
+    legend: list[str]
+
+    @property
+    def legend_width(self) -> float:
+        """Inches, with the samples of lines."""
+        return max(text_width(line, _LEGEND_TEXT) for line in self.legend) + 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """How the page is divided: all trees above, `alone` of them by themselves below.
+
+    `cell` is width and height of such a tree with its caption.
+    """
+
+    width: float
+    upper: float
+    lower: float
+    alone: int
+    columns: int
+    cell: tuple[float, float]
+
+
+def _sheet(scene: _Scene, words: _Words) -> _Sheet:
+    count = len(scene.rates)
+    alone = min(count, _MOST_ALONE) if count > 1 else 0
+    cell = (scene.layout.width * _SMALL, scene.layout.height * _SMALL + _CAPTION)
+    width = max(
+        scene.layout.width + words.legend_width,
+        text_width(words.title, _TITLE_TEXT),
+        text_width(words.subtitle, 9),
+    )
+    columns = max(1, int(width / cell[0]), min(alone, _COLUMNS, int(_WIDEST / cell[0])))
+    return _Sheet(
+        width=max(width, min(alone, columns) * cell[0]),
+        upper=max(scene.layout.height, _LEGEND_ROW * len(words.legend) + 0.2),
+        lower=-(-alone // columns) * cell[1],
+        alone=alone,
+        columns=columns,
+        cell=cell,
     )
 
 
@@ -117,14 +147,18 @@ class _Scene:
     roots: Sequence[int]
     idle: frozenset[int]
 
-    def strands(self, segment: Segment, numbers: Sequence[int], per_rate: float) -> list[Strand]:
-        """Return the lines of these trees along a segment."""
+    def strands(self, segment: Segment, numbers: Sequence[int], fullest: float) -> list[Strand]:
+        """Return the lines of these trees along a segment, together at most `fullest` points."""
         taken = self.use.get(segment, Counter())
-        return [
-            Strand(number, max(_THINNEST, taken[number] * self.rates[number] * per_rate))
+        per_rate = fullest / self.most(numbers)
+        widths = {
+            number: max(_THINNEST, taken[number] * self.rates[number] * per_rate)
             for number in numbers
             if taken[number]
-        ]
+        }
+        room = fullest - _GAP * (len(widths) - 1)
+        shrink = min(1.0, max(room, fullest / 2) / max(sum(widths.values()), 1e-9))
+        return [Strand(number, width * shrink) for number, width in widths.items()]
 
     def most(self, numbers: Sequence[int]) -> float:
         """Return the largest rate of these trees together on one line."""
@@ -180,11 +214,11 @@ def _draw(
     """Draw the machine and some of the trees; `where` is the corner and the scale."""
     x, y, scale = where
     layout = scene.layout.moved(x, y, scale)
-    per_rate = _FULLEST * scale / scene.most(numbers)
     for segment, line in layout.lines.items():
-        strands = scene.strands(segment, numbers, per_rate)
+        strands = scene.strands(segment, numbers, _FULLEST * scale)
         if strands:
-            page.bundle(line, strands, gap=_GAP, is_dashed=len(numbers) > 1)
+            gap = min(_GAP, _FULLEST * scale / 2 / max(1, len(strands) - 1))
+            page.bundle(line, strands, gap=gap, is_dashed=len(numbers) > 1)
         else:
             page.line(line, 1.2 * scale)
     root = scene.roots[numbers[0]] if len(numbers) == 1 else None
@@ -192,15 +226,19 @@ def _draw(
     draw_places(page, layout, scale=scale, marks=marks, idle=scene.idle)
 
 
-def _legend(report: Mapping[str, Any]) -> list[str]:
-    """Return a line for each tree, as far as they fit."""
-    lines = [
+def _words(report: Mapping[str, Any]) -> _Words:
+    legend = [
         f"tree {number}: {format_rate(tree['rate_gb_per_s'])} GB/s, root {tree['root']},"
         f" depth {tree['depth']}"
         for number, tree in enumerate(report["trees"], start=1)
     ]
-    more = len(lines) - _MOST_LISTED
-    return lines if more <= 0 else [*lines[:_MOST_LISTED], f"and {more} more"]
+    more = len(legend) - _MOST_LISTED
+    if more > 0:
+        legend = [*legend[:_MOST_LISTED], f"and {more} more"]
+    rate, bound = (format_rate(report[f"{key}_gb_per_s"]) for key in ("rate", "bound"))
+    ring = format_rate(report["ring"]["rate_gb_per_s"])
+    subtitle = f"{rate} GB/s; no plan exceeds {bound} GB/s; a ring library gets {ring} GB/s"
+    return _Words(headline(report), subtitle, legend)
 
 
 def _entry(page: Page, at: tuple[float, float], number: int | None, line: str) -> None:
