@@ -60,26 +60,23 @@ class PlannedTree:
             object.__setattr__(self, "up", ("",) * size)
         if not self.down:
             object.__setattr__(self, "down", ("",) * size)
-        for way, kinds in (("up", self.up), ("down", self.down)):
-            if len(kinds) != size or kinds[self.root]:
-                raise PlanError(f"tree at {self.root}: links {way} are {kinds}, {size} ranks")
-        self._check_paths()
+        if not len(self.up) == len(self.down) == size or self.up[self.root] or self.down[self.root]:
+            raise PlanError(f"tree at {self.root}: links {self.up}, {self.down}; {size} ranks")
+        # Who is no parent hangs on one. Few are: kept plans have hundreds of trees and are read at
+        # every start.
+        inner = set(self.parents)
+        inner.discard(-1)
+        if self.parents.count(-1) != 1 or not all(map(self._hangs, inner)):
+            lost = next(rank for rank in range(size) if not self._hangs(rank))
+            raise PlanError(f"tree at {self.root}: rank {lost} does not hang on it: {self.parents}")
 
-    def _check_paths(self) -> None:
-        """Raise PlanError unless the parents of every rank lead to the root."""
-        size = len(self.parents)
-        above = list(self.parents)
-        above[self.root] = self.root
-        if min(above) < 0 or max(above) >= size:
-            above = [at if 0 <= at < size else -1 for at in above]
-        # each round doubles the hops that every rank has climbed: kept plans have hundreds of trees
-        # and are read at every start
-        for _ in range(size.bit_length()):
-            if above.count(self.root) == size:
-                return
-            above = [above[at] if at >= 0 else -1 for at in above]
-        lost = next(rank for rank, at in enumerate(above) if at != self.root)
-        raise PlanError(f"tree at {self.root}: rank {lost} does not hang on it: {self.parents}")
+    def _hangs(self, rank: Rank) -> bool:
+        """Whether the parents of `rank` lead to the root."""
+        for _ in self.parents:
+            if rank == self.root or not 0 <= rank < len(self.parents):
+                break
+            rank = self.parents[rank]
+        return rank == self.root
 
     @property
     def depth(self) -> int:
