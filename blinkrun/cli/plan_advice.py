@@ -30,7 +30,7 @@ def advice_of(subject: Subject, options: PlanOptions) -> dict[str, Any]:
         If there are fewer free GPUs than wanted, or one does not exist.
     """
     count = options.advise or 0
-    free = tuple(range(subject.num_ranks)) if options.free is None else options.free
+    free = subject.usual if options.free is None else options.free
     check_ranks(subject, "--free", free)
     if count > len(free):
         raise UsageError(f"--advise {count}: only {len(free)} GPUs are free")

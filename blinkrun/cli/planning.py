@@ -73,7 +73,7 @@ def job_of(subject: Subject, options: PlanOptions) -> Job:
     """
     links = LinkSet(options.links or LinkSet.ALL)
     flow = Flow(options.collective)
-    ranks = tuple(range(subject.num_ranks)) if options.gpus is None else options.gpus
+    ranks = subject.usual if options.gpus is None else options.gpus
     whole = subject.topology(links)
     check_ranks(subject, "--gpus", ranks)
     check_ranks(subject, "--relays", options.relays)

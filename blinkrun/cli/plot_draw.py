@@ -62,18 +62,19 @@ class Page:
         across = (-(y1 - y0) / length, (x1 - x0) / length)
         at = -(sum(strand.width for strand in strands) + gap * (len(strands) - 1)) / 2
         for strand in strands:
-            style = {"dashes": dash(strand.number, strand.width)} if is_dashed else {}
             shift = (at + strand.width / 2) / _INCH
             dx, dy = across[0] * shift, across[1] * shift
-            self.axes.plot(
+            (line,) = self.axes.plot(
                 [x0 + dx, x1 + dx],
                 [y0 + dy, y1 + dy],
                 color=COLOURS[strand.number % len(COLOURS)],
-                **style,
                 linewidth=strand.width,
                 solid_capstyle="butt",
                 zorder=2,
             )
+            dashes = dash(strand.number, strand.width)
+            if is_dashed and dashes:
+                line.set_dashes(dashes)
             at += strand.width + gap
 
     def gpu(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -33,11 +34,14 @@ class Subject:
     bandwidths : Bandwidths
     num_ranks : int
         How many ranks there are to choose from: GPUs, or processes on a Host.
+    usual : tuple of int
+        Those that are meant where none are named: all, on this machine the visible ones.
     """
 
     found: Machine | Host
     bandwidths: Bandwidths
     num_ranks: int
+    usual: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -55,6 +59,10 @@ class Subject:
         if isinstance(self.found, Host):
             return 0
         return lane_mb_per_s(self.found, self.bandwidths)
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks in words."""
+        return f"{self.what}{'s' if len(ranks) > 1 else ''} {format_gpus(ranks)}"
 
     def topology(self, links: LinkSet) -> Topology:
         """Return all ranks with these links.
@@ -92,10 +100,20 @@ def subject_of(source: Source, named: Sequence[int] = ()) -> Subject:
     bandwidths = load_bandwidths(source)
     found = load(source)
     if isinstance(found, Host):
-        return Subject(found, bandwidths, max(2, found.num_cores(), *(rank + 1 for rank in named)))
+        usual = max(2, found.num_cores())
+        most = max(usual, *(rank + 1 for rank in named)) if named else usual
+        return Subject(found, bandwidths, most, tuple(range(usual)))
     for note in found.notes:
         say(f"note: {note}")
-    return Subject(found, bandwidths, found.num_gpus)
+    gpus = tuple(range(found.num_gpus))
+    return Subject(found, bandwidths, len(gpus), _visible(found) if source.name is None else gpus)
+
+
+def _visible(machine: Machine) -> tuple[int, ...]:
+    """Return the GPUs of this machine that CUDA_VISIBLE_DEVICES and its like leave."""
+    from blinkrun.topology.visible import visible  # noqa: PLC0415
+
+    return visible(machine, os.environ) or tuple(range(machine.num_gpus))
 
 
 def check_ranks(subject: Subject, flag: str, ranks: Sequence[int]) -> None:
@@ -103,7 +121,7 @@ def check_ranks(subject: Subject, flag: str, ranks: Sequence[int]) -> None:
     for rank in ranks:
         if rank >= subject.num_ranks:
             last = subject.num_ranks - 1
-            has = f"{subject.what}s 0-{last}" if last else f"{subject.what} 0 alone"
+            has = subject.named(range(last + 1)) if last else f"{subject.what} 0 alone"
             raise UsageError(f"{flag} {rank}: {subject.name} has {has}")
 
 
@@ -127,7 +145,7 @@ def check_joined(
     if len(apart) == 1:
         return
     ranks, relays = job.devices[: job.size], job.devices[job.size :]
-    groups = [f"{subject.what} {format_gpus([job.devices[r] for r in part])}" for part in apart]
+    groups = [subject.named([job.devices[rank] for rank in part]) for part in apart]
     hints = []
     if links is not LinkSet.ALL:
         everything = induce(subject.topology(LinkSet.ALL), ranks, relays)
