@@ -26,7 +26,7 @@ def texts():
     return reports + [json.dumps(machine_json(machine), indent=1) for machine in machines] + written
 
 
-def check(text, *, partial):
+def check(text, seen, *, partial):
     """Read a text and carry what comes of it as far as it goes; return whether it gave a machine.
 
     Time is that of this process: others on the same cores are not the reader's fault.
@@ -38,6 +38,9 @@ def check(text, *, partial):
         assert message.startswith("f:")
         return False
     assert isinstance(machine, Machine)
+    if machine in seen:
+        return True
+    seen.add(machine)
     assert read_json(json.dumps(machine_json(machine)), "j") == machine
     with suppress(UsageError, TopologyError):  # where nothing of it can be planned
         assert isinstance(topology_of(machine), Topology)
@@ -53,7 +56,8 @@ def attempt(text, *, partial):
 
 def check_many(texts, seed, count):
     rng = random.Random(seed)
-    read = sum(check(mutate(rng, texts), partial=at % 2 == 1) for at in range(count))
+    seen = set()
+    read = sum(check(mutate(rng, texts), seen, partial=at % 3 > 0) for at in range(count))
     assert 0 < read < count  # the damage is neither fatal nor harmless throughout
 
 
@@ -73,7 +77,7 @@ def test_a_report_cut_anywhere_gives_a_machine_or_an_error(name):
     text = case(name).text
     rng = random.Random(name)
     for end in rng.sample(range(len(text)), 5):
-        check(text[:end], partial=bool(end % 2))
+        check(text[:end], set(), partial=bool(end % 2))
 
 
 @pytest.mark.parametrize(
@@ -101,4 +105,4 @@ def test_a_report_cut_anywhere_gives_a_machine_or_an_error(name):
 )
 def test_bombs_are_defused(text):
     for partial in (False, True):
-        check(text, partial=partial)
+        check(text, set(), partial=partial)
