@@ -23,7 +23,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -36,7 +36,7 @@ from blinkrun.planner.simplex import Simplex
 from blinkrun.planner.spanning import cheapest_tree
 from blinkrun.types import Rank
 
-_UNIT = 10**9  # whole-number weight of price 1
+UNIT = 10**9  # whole-number weight of price 1
 _ENOUGH = 1 - 1e-7  # a tree that costs this part of what it may does not improve the program
 _MAX_ROUNDS = 2000
 _MAX_HUBS = 8  # ranks near which trees are looked for in one round
@@ -68,61 +68,130 @@ class Optimum:
         return sum(self.rates.values(), Fraction(0))
 
 
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A solution of the program in fractions, and what a tree of each root may cost."""
+
+    rates: dict[Column, Fraction]
+    prices: tuple[Fraction, ...]
+    allowed: dict[Rank | None, Fraction]
+
+
 class Master:
-    """The program over the trees that are known so far."""
+    """The program over the trees that are known so far.
+
+    Resources that the same arcs take equally often are one row, with the least of the capacities.
+    """
 
     def __init__(self, network: Network, root: Rank | None, columns: Iterable[Column] = ()) -> None:
         self.network = network
         self.root = root
-        self.numbers: dict[Column, int] = {}
-        resources = len(network.capacities)
+        self._resources, self._rows = _distinct_rows(network)
+        limits = [network.capacities[at] for at in self._resources]
         joint = network.size if network.flow.is_joint else 0
-        self._simplex = Simplex((*network.capacities, *[0] * joint), scale=min(network.capacities))
-        self._row_of = {rank: resources + rank for rank in range(joint)}
+        self._row_of = {rank: len(limits) + rank for rank in range(joint)}
+        self._simplex = Simplex([*limits, *[0] * joint])
+        self._numbers: dict[Column, int] = {}
         if joint:
             self._simplex.add(dict.fromkeys(self._row_of.values(), 1), joint)
         for column in columns:
             self.add(column)
 
+    def __contains__(self, column: Column) -> bool:
+        return column in self._numbers
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def copy(self) -> Master:
+        """Return one to try something with."""
+        other = object.__new__(Master)
+        other.network, other.root = self.network, self.root
+        other._resources, other._rows = self._resources, self._rows
+        other._row_of = self._row_of
+        other._simplex = self._simplex.copy()
+        other._numbers = dict(self._numbers)
+        return other
+
     def add(self, column: Column) -> None:
         """Add a tree that is not known yet."""
-        use: dict[int, int] = dict(self.network.use(column))
+        self._numbers[column] = self._simplex.add(self._use(column), 0 if self._row_of else 1)
+
+    def promising(self, columns: Sequence[Column], count: int) -> list[Column]:
+        """Return those few of `columns` that gain most at first sight."""
+        if len(columns) <= count:
+            return list(columns)
+        gains = self._simplex.steps([self._use(column) for column in columns], not self._row_of)
+        order = sorted(range(len(columns)), key=lambda at: (-gains[at], at))
+        return [columns[at] for at in order[:count]]
+
+    def _use(self, column: Column) -> dict[int, int]:
+        use: dict[int, int] = {}
+        for index in column:
+            for row, times in self._rows[index]:
+                use[row] = use.get(row, 0) + times
         if self._row_of:
             use[self._row_of[self.network.root_of(column)]] = -1
-        self.numbers[column] = self._simplex.add(use, 0 if self._row_of else 1)
+        return use
+
+    def remove(self, column: Column) -> None:
+        """Take a tree out."""
+        self._simplex.remove(self._numbers.pop(column))
 
     def solve(self) -> float:
         """Return the best total rate of the known trees."""
-        return self._simplex.solve() * min(self.network.capacities)
+        return self._simplex.solve()
 
-    @property
     def rates(self) -> dict[Column, float]:
-        """What each tree carries in the last solution."""
-        values = self._simplex.values
-        return {column: values[number] for column, number in self.numbers.items()}
+        """Return what each tree carries in the last solution."""
+        values = self._simplex.values()
+        return {column: values.get(number, 0.0) for column, number in self._numbers.items()}
 
     def prices(self) -> tuple[list[float], dict[Rank | None, float]]:
         """Return the price of each resource, and what a tree of each root may cost."""
-        prices = self._simplex.prices
+        found = self._simplex.prices()
+        prices = [0.0] * len(self.network.capacities)
+        for at, price in zip(self._resources, found, strict=False):
+            prices[at] = price
         if not self._row_of:
             return prices, {self.root: 1.0}
-        return prices[: len(self.network.capacities)], {
-            rank: prices[row] for rank, row in self._row_of.items()
-        }
+        return prices, {rank: found[row] for rank, row in self._row_of.items()}
 
-    def exact(
-        self,
-    ) -> tuple[dict[Column, Fraction], list[Fraction], dict[Rank | None, Fraction]] | None:
-        """Return rates, prices and what trees may cost in fractions; None where that fails."""
+    def exact(self) -> Exact | None:
+        """Return the solution in fractions; None where that fails."""
         vertex = self._simplex.vertex()
         if vertex is None:
             return None
-        rates = {c: vertex.values[n] for c, n in self.numbers.items() if vertex.values[n]}
-        prices = list(vertex.prices[: len(self.network.capacities)])
+        rates = {c: vertex.values[n] for c, n in self._numbers.items() if vertex.values.get(n)}
+        prices = [Fraction(0)] * len(self.network.capacities)
+        for at, price in zip(self._resources, vertex.prices, strict=False):
+            prices[at] = price
         if not self._row_of:
-            return rates, prices, {self.root: Fraction(1)}
-        rates = _equal_totals(self.network, rates)
-        return rates, prices, {rank: vertex.prices[row] for rank, row in self._row_of.items()}
+            return Exact(rates, tuple(prices), {self.root: Fraction(1)})
+        allowed: dict[Rank | None, Fraction] = {
+            rank: vertex.prices[row] for rank, row in self._row_of.items()
+        }
+        return Exact(_equal_totals(self.network, rates), tuple(prices), allowed)
+
+
+def _distinct_rows(network: Network) -> tuple[list[int], list[list[tuple[int, int]]]]:
+    """Return the resources that matter, and what each arc takes of them, by row."""
+    takers: list[list[tuple[int, int]]] = [[] for _ in network.capacities]
+    for index, arc in enumerate(network.arcs):
+        for at, times in arc.use:
+            takers[at].append((index, times))
+    least: dict[tuple[tuple[int, int], ...], int] = {}
+    for at, taken in enumerate(map(tuple, takers)):
+        if taken and network.capacities[at] < network.capacities[least.setdefault(taken, at)]:
+            least[taken] = at
+    rows: list[list[tuple[int, int]]] = [[] for _ in network.arcs]
+    for row, taken in enumerate(least):
+        for index, times in taken:
+            rows[index].append((row, times))
+    return list(least.values()), rows
 
 
 def _equal_totals(network: Network, rates: Mapping[Column, Fraction]) -> dict[Column, Fraction]:
@@ -166,12 +235,12 @@ def _orders(network: Network, root: Rank | None) -> list[tuple[Rank | None, list
 def _improving(master: Master, orders: Sequence[tuple[Rank | None, list[int]]]) -> list[Column]:
     """Return trees that cost less than they may."""
     prices, allowed = master.prices()
-    weights = master.network.weights([round(price * _UNIT) for price in prices])
+    weights = master.network.weights([round(price * UNIT) for price in prices])
     found = []
     for root, order in orders:
         column = cheapest_tree(master.network, root, weights, order)
         cost = sum(weights[arc] for arc in column)
-        if cost < allowed[root] * _UNIT * _ENOUGH and column not in master.numbers:
+        if cost < allowed[root] * UNIT * _ENOUGH and column not in master:
             found.append(column)
     return list(dict.fromkeys(found))
 
@@ -182,22 +251,21 @@ def _settled(master: Master) -> Optimum | list[Column]:
     exact = master.exact()
     if exact is None:
         return _rounded(master)
-    rates, prices, allowed = exact
-    scale = lcm(*(price.denominator for price in prices))
-    weights = network.weights([int(price * scale) for price in prices])
-    trees = {at: cheapest_tree(network, at, weights) for at in allowed}
+    scale = lcm(*(price.denominator for price in exact.prices))
+    weights = network.weights([int(price * scale) for price in exact.prices])
+    trees = {at: cheapest_tree(network, at, weights) for at in exact.allowed}
     cheaper = [
         tree
         for at, tree in trees.items()
-        if sum(weights[arc] for arc in tree) < allowed[at] * scale and tree not in master.numbers
+        if sum(weights[arc] for arc in tree) < exact.allowed[at] * scale
     ]
-    return cheaper or _proven(master, rates, prices)
+    return cheaper or _proven(master, exact.rates, exact.prices)
 
 
 def _rounded(master: Master) -> Optimum:
     """Return what floating point says, made to fit; its rate is a little below its bound."""
     prices, _ = master.prices()
-    rates = {c: Fraction(rate) for c, rate in master.rates.items() if rate > 0}
+    rates = {c: Fraction(rate) for c, rate in master.rates().items() if rate > 0}
     if master.network.flow.is_joint:
         rates = _equal_totals(master.network, rates)
     load = [Fraction(0)] * len(master.network.capacities)
@@ -218,4 +286,4 @@ def _proven(
         raise InternalError("no resource prices prove a bound on the packing")
     scaled = tuple(price / cost for price in prices)
     bound = total_price(scaled, master.network.capacities)
-    return Optimum(rates, tuple(master.numbers), scaled, bound)
+    return Optimum(rates, tuple(master), scaled, bound)

@@ -1,51 +1,118 @@
 """Few trees: from an optimum of many trees to a packing that is simple to carry out.
 
-Every tree costs a channel with its flags, and every hop a chunk of delay. Two ways are tried, and
-the one with fewer trees wins, then the one whose deepest tree is shallower:
+Every tree costs a channel with its flags, and every hop a chunk of delay. So trees are left out,
+the slowest first, as long as the rest reach the wanted rate. Where none can be spared any more,
+one is taken out all the same, and the others are exchanged one by one until the rate is back: the
+prices of the linear program without a tree say which tree would be the best in its place. Exchanges
+that gain nothing are allowed, and what was taken out stays out for a while (tabu search [1]_), so
+that the search does not end at the first obstacle. Its length is a count, not a time: equal input
+gives equal plans.
 
-- *Equal shares.* The data is cut into the least number of equal shares such that trees carrying
-  whole shares reach the wanted rate. Numbers that cannot do are ruled out by the optimum's prices;
-  of the ways to do it, a mixed-integer program takes the one with the least total depth. Where no
-  two arcs share a resource, matroid partition supplies trees that fit.
-- *Dropping.* Trees are left out of the optimum one by one, the slowest first, as long as the rest
-  reach the wanted rate.
+It starts from the trees of the optimum, from the shallowest ones if these are enough, and, where no
+two arcs share a resource, from whole-number trees by matroid partition. The start that leads to
+fewest trees wins; then deep trees are exchanged for shallower ones.
 
-Both choose from the shallowest trees of all ranks alone, where these reach the wanted rate.
+References
+----------
+.. [1] F. Glover, "Tabu search, part I", ORSA Journal on Computing 1 (1989), 190-206.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from blinkrun.planner.certificate import total_price
 from blinkrun.planner.forests import pack_forests
-from blinkrun.planner.lp import Master, Optimum
+from blinkrun.planner.lp import UNIT, Master, Optimum
 from blinkrun.planner.network import Column, Network
 from blinkrun.planner.packing import Flow
-from blinkrun.planner.seeds import Packed, Rooted, rooted
+from blinkrun.planner.seeds import Packed, Rooted, arc_order, rooted
+from blinkrun.planner.spanning import cheapest_tree, layered_tree
 from blinkrun.types import Rank
 
 _TOLERANCE = 1 - 1e-9
 _MAX_SHARES = 24
-_MAX_NODES = 500  # of the branch and bound: a count, not a time, so that plans are repeatable
+_MAX_HUBS = 8
+_EFFORT = 20_000  # per start, in arcs looked at; a program solved counts as many, by its size
+_STAYS_OUT = 6  # exchanges
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What to choose from, and the rate to reach."""
+class _Start:
+    """Trees to begin with; how long, and how many of the trees on offer are looked at each time."""
+
+    columns: Iterable[Column]
+    effort: int = _EFFORT
+    looked_at: int = 2
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is looked for, and how much longer."""
 
     network: Network
     root: Rank | None
-    pool: tuple[Column, ...]
-    optimum: Optimum
-    target: Fraction
+    least: float
+    empty: Master
+    effort: int = 0
+    looked_at: int = 2
+    _orders: dict[Rank | None, list[list[int]]] = field(default_factory=dict)
+
+    def master(self, columns: Iterable[Column]) -> Master:
+        """Return the solved program of some trees."""
+        master = self.empty.copy()
+        for column in sorted(columns):
+            master.add(column)
+        master.solve()
+        return master
+
+    def root_of(self, column: Column) -> Rank | None:
+        """Return where a tree hangs; None if it may hang anywhere."""
+        return self.network.root_of(column) if self.network.flow.is_joint else self.root
+
+    def hung(self, column: Column) -> Rooted:
+        """Return the tree hung up at its root."""
+        return rooted(self.network, self.root_of(column), column)
+
+    def depth(self, columns: Iterable[Column]) -> int:
+        """Return the hops of the deepest tree."""
+        return max(self.hung(column).depth for column in columns)
+
+    def spend(self, master: Master, times: int = 1) -> None:
+        """Count a program solved so many times."""
+        self.effort -= times * (40 + len(master) * len(self.network.capacities) // 10)
+
+    def is_enough(self, rate: float) -> bool:
+        """Whether the wanted rate is reached."""
+        return rate >= self.least
+
+    def offers(self, master: Master, root: Rank | None) -> list[Column]:
+        """Return trees that are cheapest at the prices of `master`."""
+        if root not in self._orders:
+            step = -(-self.network.size // _MAX_HUBS)
+            self._orders[root] = [
+                arc_order(self.network, root, hub) for hub in range(0, self.network.size, step)
+            ]
+        weights = self.weights(master)
+        orders = self._orders[root]
+        self.effort -= len(orders) * len(self.network.arcs)
+        return list(
+            dict.fromkeys(cheapest_tree(self.network, root, weights, order) for order in orders)
+        )
+
+    def shallow_offers(self, master: Master, root: Rank | None) -> list[Column]:
+        """Return the cheapest of the shallowest trees of every hub."""
+        weights = self.weights(master)
+        hubs = range(self.network.size) if root is None else (root,)
+        self.effort -= len(hubs) * len(self.network.arcs)
+        return list(dict.fromkeys(layered_tree(self.network, hub, weights) for hub in hubs))
+
+    def weights(self, master: Master) -> list[int]:
+        """Return what arcs cost at the prices of `master`."""
+        prices, _ = master.prices()
+        return self.network.weights([round(price * UNIT) for price in prices])
 
 
 def few_trees(
@@ -62,124 +129,169 @@ def few_trees(
     ----------
     network : Network
     root : Rank or None
-        Of all trees, or None if each may have its own.
+        Of all trees, or None if each has its own.
     optimum : Optimum
-        Its columns are those to choose from.
+        Its trees reach the target.
     shallow : sequence of Rooted
-        Preferred if they are enough.
+        Trees to try as well.
     target : Fraction
-        At most the optimum's bound.
+        At most the optimum's rate.
     """
-    pool = tuple(dict.fromkeys(tree.column for tree in shallow))
-    master = Master(network, root, pool)
-    if master.solve() < target * _TOLERANCE:
-        pool = optimum.columns
-        master = Master(network, root, pool)
-        master.solve()
-    wanted = _Wanted(network, root, pool, optimum, target)
-    found = [_packed(wanted, _drop(wanted, master.rates)), _packed(wanted, optimum.rates)]
-    if not network.flow.is_joint:
-        found.append(_packed(wanted, _equal_shares(wanted)))
-    return min(
-        (packed for packed in found if packed.trees and packed.rate >= target),
-        key=lambda packed: (len(packed.trees), packed.trees[-1].depth),
-    )
-
-
-def _root_of(wanted: _Wanted, column: Column) -> Rank | None:
-    """Return where a tree hangs; None if it may hang anywhere."""
-    if wanted.network.flow.is_joint:
-        return wanted.network.root_of(column)
-    return wanted.root
-
-
-def _packed(wanted: _Wanted, rate_of: Mapping[Column, Fraction]) -> Packed:
-    trees = sorted(
-        rooted(wanted.network, _root_of(wanted, column), column)
-        for column, rate in rate_of.items()
-        if rate > 0
-    )
+    search = _Search(network, root, float(target) * _TOLERANCE, Master(network, root))
+    found = [_descend(search, start) for start in _starts(search, optimum, shallow, target)]
+    best = min(found, key=lambda columns: (len(columns), search.depth(columns)))
+    best = _flatten(search, best, [*optimum.columns, *(tree.column for tree in shallow)])
+    exact = search.master(best).exact()
+    rates = exact.rates if exact is not None else {}
+    if sum(rates.values()) < target:  # floating point was too kind
+        rates = dict(optimum.rates)
+    trees = sorted(search.hung(column) for column in rates)
     return Packed(
         trees=tuple(trees),
-        rates=tuple(rate_of[tree.column] for tree in trees),
-        prices=wanted.optimum.prices,
-        bound=wanted.optimum.bound,
+        rates=tuple(rates[tree.column] for tree in trees),
+        prices=optimum.prices,
+        bound=optimum.bound,
     )
 
 
-def _drop(wanted: _Wanted, rates: Mapping[Column, float]) -> dict[Column, Fraction]:
-    """Return columns of which none can be spared, and their best rates; found greedily."""
-    least = float(wanted.target) * _TOLERANCE
-    now = _carrying(rates, least)
-    needed: set[Column] = set()
-    while len(needed) < len(now):
-        slowest = min(now.keys() - needed, key=lambda column: (now[column], column))
-        needed.add(slowest)
-        without = Master(wanted.network, wanted.root, [c for c in now if c != slowest])
-        if without.solve() >= least:
-            now = _carrying(without.rates, least)
-            needed &= now.keys()
-    last = Master(wanted.network, wanted.root, now)
-    last.solve()
-    exact = last.exact()
-    return exact[0] if exact else {}
+def _starts(
+    search: _Search, optimum: Optimum, shallow: Sequence[Rooted], target: Fraction
+) -> Iterator[_Start]:
+    """Yield sets of trees that reach the target."""
+    yield _Start(optimum.rates)
+    flat = list(dict.fromkeys(tree.column for tree in shallow))
+    if search.is_enough(search.master(flat).solve()):
+        yield _Start(flat)
+    if search.network.flow is Flow.BOTH and search.network.is_separate:
+        whole = _whole_trees(search.network, optimum, target)
+        if whole:
+            yield _Start(whole, effort=3 * _EFFORT // 2, looked_at=3)
 
 
-def _carrying(rates: Mapping[Column, float], least: float) -> dict[Column, float]:
-    """Return the columns that carry anything."""
-    return {column: rate for column, rate in rates.items() if rate > 1e-9 * least}
-
-
-def use_matrix(network: Network, columns: Sequence[Column]) -> NDArray[np.float64]:
-    """Return how often each column takes each resource, shape (resources, columns)."""
-    matrix = np.zeros((len(network.capacities), len(columns)))
-    for at, column in enumerate(columns):
-        for resource, times in network.use(column).items():
-            matrix[resource, at] = times
-    return matrix
-
-
-def _equal_shares(wanted: _Wanted) -> dict[Column, Fraction]:
-    """Return trees that carry the least number of whole shares, and their rates, if any do."""
-    network = wanted.network
+def _whole_trees(network: Network, optimum: Optimum, target: Fraction) -> list[Column]:
+    """Return the least number of trees with equal rates that reach the target, if any do."""
+    if network.num_relays:
+        return []
     for shares in range(1, _MAX_SHARES + 1):
-        room = [int(capacity * shares / wanted.target) for capacity in network.capacities]
-        if total_price(wanted.optimum.prices, room) < shares:
-            continue
-        pool = wanted.pool
-        if network.flow is Flow.BOTH and network.is_separate:
-            pool = tuple(dict.fromkeys((*pool, *pack_forests(network, room, shares))))
-        counts = _whole_packing(wanted, pool, room=room, shares=shares)
-        if counts:
-            rate = _share_rate(network, counts)
-            return {column: rate * count for column, count in counts.items()}
-    return {}
+        room = [int(capacity * shares / target) for capacity in network.capacities]
+        if total_price(optimum.prices, room) >= shares:
+            trees = pack_forests(network, room, shares)
+            if trees:
+                return list(dict.fromkeys(trees))
+    return []
 
 
-def _whole_packing(
-    wanted: _Wanted, pool: Sequence[Column], *, room: Sequence[int], shares: int
-) -> dict[Column, int]:
-    """Return how many shares each tree carries within `room`, or nothing if they do not fit."""
-    found = milp(
-        [rooted(wanted.network, wanted.root, column).depth for column in pool],
-        constraints=[
-            LinearConstraint(use_matrix(wanted.network, pool), -np.inf, np.array(room, float)),
-            LinearConstraint(np.ones((1, len(pool))), shares, shares),
-        ],
-        integrality=np.ones(len(pool), dtype=np.int64),
-        bounds=Bounds(0, shares),
-        options={"node_limit": _MAX_NODES},
-    )
-    if found.x is None:
-        return {}
-    counts = {column: round(x) for column, x in zip(pool, found.x, strict=True)}
-    return {column: count for column, count in counts.items() if count > 0}
+def _descend(search: _Search, start: _Start) -> list[Column]:
+    """Return as few trees as the search finds from `start`."""
+    search.effort, search.looked_at = start.effort, start.looked_at
+    found = _drop(search, search.master(start.columns))
+    while len(found) > 1:
+        one_less = _repair(search, _without_one(search, found))
+        if one_less is None:
+            break
+        found = _drop(search, one_less)
+    return list(found)
 
 
-def _share_rate(network: Network, counts: dict[Column, int]) -> Fraction:
-    """Return the rate of one share when all run as fast as the fullest resource lets them."""
-    load: Counter[int] = Counter()
-    for column, count in counts.items():
-        for at, times in network.use(column).items():
-            load[at] += times * count
-    return min(Fraction(network.capacities[at], taken) for at, taken in load.items())
+def _drop(search: _Search, master: Master) -> Master:
+    """Return the program without trees that can be spared, the slowest first."""
+    needed: set[Column] = set()
+    while True:
+        rates = master.rates()
+        for column in [column for column, rate in rates.items() if rate <= 1e-7 * search.least]:
+            master.remove(column)
+        rest = [column for column in master if column not in needed]
+        if not rest:
+            return search.master(master)
+        slowest = min(rest, key=lambda column: (rates[column], column))
+        needed.add(slowest)
+        tried = _tried(master, slowest)
+        if search.is_enough(tried.solve()):
+            master = tried
+
+
+def _tried(master: Master, column: Column) -> Master:
+    without = master.copy()
+    without.remove(column)
+    return without
+
+
+def _without_one(search: _Search, master: Master) -> Master:
+    """Return the program without the tree that is missed least."""
+    search.spend(master, len(master))
+    tries = [(_tried(master, column), column) for column in master]
+    return max(tries, key=lambda item: (item[0].solve(), item[1]))[0]
+
+
+def _repair(search: _Search, master: Master) -> Master | None:
+    """Exchange trees one by one until the rate is enough; None when the effort is spent."""
+    now = search.master(master)
+    out: dict[Column, int] = {}
+    turn = 0
+    while not search.is_enough(now.solve()):
+        turn += 1
+        barred = {column for column, until in out.items() if until > turn}
+        exchanged = _exchange(search, now, barred)
+        if exchanged is None or search.effort <= 0:
+            return None
+        now, taken_out = exchanged
+        out[taken_out] = turn + _STAYS_OUT
+    return now
+
+
+def _exchange(search: _Search, master: Master, barred: set[Column]) -> tuple[Master, Column] | None:
+    """Return the program with one tree for another: the first that gains, or the best of all."""
+    rate = master.solve()
+    rates = master.rates()
+    best: tuple[float, Master, Column] | None = None
+    for column in sorted(master, key=lambda column: (rates[column], column)):
+        without = _tried(master, column)
+        offers = search.offers(without, search.root_of(column))
+        fresh = [offer for offer in offers if offer not in master and offer not in barred]
+        for offer in without.promising(fresh, search.looked_at):
+            tried = without.copy()
+            tried.add(offer)
+            search.spend(tried)
+            gained = tried.solve()
+            if best is None or gained > best[0]:
+                best = gained, tried, column
+        if best is not None and best[0] > rate / _TOLERANCE:
+            break
+    return None if best is None else (search.master(best[1]), best[2])
+
+
+def _flatten(search: _Search, columns: list[Column], pool: Iterable[Column]) -> list[Column]:
+    """Return as many trees, the deepest ones exchanged for shallower ones where that is enough."""
+    search.effort = _EFFORT
+    depth_of = {column: search.hung(column).depth for column in dict.fromkeys([*pool, *columns])}
+    master = search.master(columns)
+    while search.effort > 0:
+        flatter = _flatter(search, master, depth_of)
+        if flatter is None:
+            break
+        master = search.master(flatter)
+    return list(master)
+
+
+def _flatter(search: _Search, master: Master, depth_of: dict[Column, int]) -> Master | None:
+    """Return the program with a shallower tree in place of the deepest for which there is one."""
+    for column in sorted(master, key=lambda column: (-depth_of[column], column)):
+        without = _tried(master, column)
+        root = search.root_of(column)
+        for offer in (*search.offers(without, root), *search.shallow_offers(without, root)):
+            if offer not in depth_of:
+                depth_of[offer] = search.hung(offer).depth
+        shallower = [
+            other
+            for other, depth in depth_of.items()
+            if depth < depth_of[column] and other not in master and search.root_of(other) == root
+        ]
+        for other in without.promising(shallower, _MAX_HUBS):
+            tried = without.copy()
+            tried.add(other)
+            search.spend(tried)
+            if search.is_enough(tried.solve()):
+                return tried
+        if search.effort <= 0:
+            break
+    return None

@@ -8,15 +8,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from blinkrun.errors import PlanError
 from blinkrun.planner.branchings import pack_branchings
 from blinkrun.planner.certificate import Certificate
-from blinkrun.planner.network import Network, network_of
+from blinkrun.planner.network import Column, Network, network_of
 from blinkrun.planner.packing import Flow, Packing
 from blinkrun.planner.seeds import (
     Packed,
+    Rooted,
     certified,
     shallow_trees,
     single_tree,
@@ -97,27 +99,40 @@ def solve(
     if not 0 <= loss < 1:
         raise PlanError(f"loss {loss} is not in [0, 1)")
     shallow = shallow_trees(network, root)
-    packed = certified(network, root, shallow)
-    simple = [] if packed is None else [packed]
-    if root is not None:
-        if packed is not None:
-            simple = [single_tree(network, root, packed, shallow)]
-        branchings = pack_branchings(network, root, loss, floor)
-        simple += [] if branchings is None else [branchings]
-    if simple:
-        return min(simple, key=lambda packed: (len(packed.trees), packed.trees[-1].depth))
-    sparing = sparing_trees(network, root)
-    packed = certified(network, root, sparing)
-    if packed is not None:
+    packed = _quick(network, root, shallow, loss, floor)
+    if packed is not None and (root is not None or packed.trees[-1].depth == 1):
         return packed
-    # imported here only: scipy takes longer to import than most plans take to make
-    from blinkrun.planner.lp import solve_packing  # noqa: PLC0415
+    # imported here only: numpy takes longer to import than many plans take to make
+    from blinkrun.planner.lp import Optimum, solve_packing  # noqa: PLC0415
     from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
 
-    optimum = solve_packing(network, root, [tree.column for tree in (*shallow, *sparing)])
+    if packed is None:
+        sparing = sparing_trees(network, root)
+        optimum = solve_packing(network, root, [tree.column for tree in (*shallow, *sparing)])
+    else:
+        rates: dict[Column, Fraction] = {}
+        for tree, rate in zip(packed.trees, packed.rates, strict=True):
+            # the same tree may hang from two hubs
+            rates[tree.column] = rates.get(tree.column, Fraction(0)) + rate
+        optimum = Optimum(rates, tuple(rates), packed.prices, packed.bound)
     least = max(optimum.bound * (1 - loss) / (1 - ROUNDING), floor)
-    target = min(optimum.bound, least)
-    return few_trees(network, root, optimum, shallow=shallow, target=min(target, optimum.rate))
+    return few_trees(network, root, optimum, shallow=shallow, target=min(least, optimum.rate))
+
+
+def _quick(
+    network: Network, root: Rank | None, shallow: Sequence[Rooted], loss: Fraction, floor: Fraction
+) -> Packed | None:
+    """Return a packing at the wanted rate if there is one that takes no linear program."""
+    packed = certified(network, root, shallow)
+    found = [] if packed is None else [packed]
+    if root is not None:
+        if packed is not None:
+            found = [single_tree(network, root, packed, shallow)]
+        branchings = pack_branchings(network, root, loss, floor)
+        found += [] if branchings is None else [branchings]
+    if found:
+        return min(found, key=lambda packed: (len(packed.trees), packed.trees[-1].depth))
+    return certified(network, root, sparing_trees(network, root))
 
 
 def as_packing(

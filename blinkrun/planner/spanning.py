@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 
 from blinkrun.errors import InternalError
-from blinkrun.planner.network import Column, Network
+from blinkrun.planner.network import Column, Network, pruned
 from blinkrun.types import Rank
 
 
@@ -51,6 +51,26 @@ def cheapest_tree(
     if best is None:
         raise InternalError("no tree joins all ranks")
     return best[1]
+
+
+def layered_tree(network: Network, hub: Rank, weights: Sequence[int]) -> Column:
+    """Return the cheapest of the trees in which every node is as close to `hub` as it can be."""
+    hops = {hub: 0}
+    layer = [hub]
+    chosen: list[int] = []
+    while layer:
+        into: dict[Rank, tuple[int, int]] = {}
+        for node in layer:
+            for other, index in network.reach[node]:
+                if other not in hops:
+                    into[other] = min(
+                        into.get(other, (weights[index], index)), (weights[index], index)
+                    )
+        for other in into:
+            hops[other] = hops[layer[0]] + 1
+        chosen += [index for _, index in into.values()]
+        layer = list(into)
+    return pruned(network, chosen)
 
 
 def _node_sets(network: Network) -> Iterator[Collection[int]]:
@@ -104,12 +124,15 @@ def _spanning(
 def _kruskal(network: Network, ascending: Sequence[int]) -> Column:
     """Return the minimum spanning tree (Kruskal, 1956)."""
     group = list(range(network.num_nodes))
-    chosen = []
+    most = network.num_nodes - 1
+    chosen: list[int] = []
     for index in ascending:
         arc = network.arcs[index]
         one, other = group[arc.parent], group[arc.child]
         if one != other:
             chosen.append(index)
+            if len(chosen) == most:
+                break
             group = [one if at == other else at for at in group]
     return tuple(sorted(chosen))
 

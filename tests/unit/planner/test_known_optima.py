@@ -88,10 +88,10 @@ def test_broadcast_of_a_dgx1_takes_one_unit_tree_per_lane_of_the_cut(name, cut):
 @pytest.mark.parametrize(
     ("name", "loss", "trees", "depth"),
     [
-        ("dgx-1v", Fraction(1, 20), 9, 4),
-        ("dgx-1p", Fraction(1, 20), 6, 2),
+        ("dgx-1v", Fraction(1, 20), 6, 4),
+        ("dgx-1p", Fraction(1, 20), 6, 3),
         ("dgx-1v", EXACT, 16, 4),
-        ("dgx-1p", EXACT, 12, 3),
+        ("dgx-1p", EXACT, 10, 4),
     ],
 )
 def test_allreduce_of_a_dgx1_takes_few_shallow_trees(name, loss, trees, depth):
