@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+from blinkrun import env
 from blinkrun.errors import UnreachableRankError
 from blinkrun.planner import store
 from blinkrun.planner.packing import Flow
@@ -98,7 +99,7 @@ def _run(argv: Sequence[str], cache: str) -> float:
         [sys.executable, "-c", program, *argv],
         check=True,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "BLINKRUN_CACHE": cache},
+        env={**os.environ, env.CACHE: cache},
     )
     return time.perf_counter() - start
 

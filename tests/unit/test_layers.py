@@ -44,7 +44,10 @@ def importers(module):
     [
         ("mpi4py", {"comm/mpi.py", "bench/peers.py", "bench/training.py"}),
         ("blinkrun._core", {"executors/native.py"}),
-        ("matplotlib", {"bench/plot.py", "bench/report.py", "cli/plot_draw.py"}),
+        (
+            "matplotlib",
+            {"bench/plot.py", "bench/report.py", "bench/plans_plot.py", "cli/plot_draw.py"},
+        ),
     ],
 )
 def test_only_these_files_import(module, allowed):
