@@ -209,8 +209,6 @@ def _choose(room: _Room, every: Sequence[Order]) -> tuple[Order, ...]:
         integrality=np.ones(len(every), dtype=np.int64),
         bounds=Bounds(0, max(room.lanes.values())),
     )
-    if found.x is None:
-        return ()
     return tuple(
         order for order, x in zip(every, found.x, strict=True) for _ in range(round(float(x)))
     )

@@ -71,7 +71,8 @@ def hybrid_split(
     >>> hybrid_split(1_000_000, nvlink_rate=Fraction(66_600), pcie_rate=Fraction(9_000)).pcie_bytes
     0
     """
-    if min(size_bytes, switch_ns, nvlink_rate, pcie_rate) < 0 or not nvlink_rate + pcie_rate:
+    is_negative = min(size_bytes, switch_ns) < 0 or min(nvlink_rate, pcie_rate) < 0
+    if is_negative or not nvlink_rate + pcie_rate:
         raise PlanError(
             f"no split of {size_bytes} bytes over {nvlink_rate} and {pcie_rate} MB/s "
             f"after {switch_ns} ns"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 
 from blinkrun.errors import PlanError, UsageError
 from blinkrun.planner.certificate import Certificate, total_price
@@ -122,7 +123,7 @@ def solve_mwu(network: Network, root: Rank | None, epsilon: Fraction) -> Packed:
 
 @dataclass(slots=True)
 class _Proof:
-    """Whole-number weights of the resources, and the cheapest tree's cost at these."""
+    """Whole-number weights of the resources, and the cheapest tree's cost at these; 0: none."""
 
     weights: list[int]
     cost: int
@@ -139,11 +140,11 @@ class _State:
         self._loads = [0.0] * len(network.capacities)
         self._taken: dict[Column, Fraction] = {}
         self._total = 0.0
-        self._proof: _Proof | None = None
+        self._proof = _Proof([], 0, inf)
 
     def is_within(self, epsilon: Fraction) -> bool:
         """Whether the trees, scaled to fit, reach ``1 - epsilon`` of the best bound known."""
-        if self._proof is None:
+        if not self._proof.cost:
             return False
         over = max(
             load / capacity
@@ -189,8 +190,6 @@ class _State:
 
     def _prove(self, weights: list[int], cost: int) -> None:
         """Keep these weights if they prove a lower bound than those before."""
-        if cost == 0:
-            return
         total = sum(w * c for w, c in zip(weights, self._network.capacities, strict=True))
-        if self._proof is None or total / cost < self._proof.bound:
+        if cost and total / cost < self._proof.bound:
             self._proof = _Proof(weights, cost, total / cost)

@@ -183,8 +183,7 @@ def _choices(nesting: _Nesting, size: int) -> tuple[Choice, ...]:
 def _sorted_sums(options: Sequence[Choice], many: int, size: int) -> Iterator[tuple[Choice, ...]]:
     """Yield `many` options, in their order and with repeats, that have `size` ranks together."""
     if not many:
-        if not size:
-            yield ()
+        yield ()
         return
     for at, option in enumerate(options):
         if option.size <= size <= option.size * many:

@@ -21,7 +21,6 @@ from blinkrun.topology.graph import Link
 from blinkrun.types import Rank
 
 _SEARCHED = 8  # ranks up to which all orders are tried
-_MAX_TURNS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def _grown(hops: Hops, start: Rank) -> Order:
 
 def _improved(hops: Hops, order: Order) -> Order:
     """Return the order after turning parts of it round for as long as that widens it (2-opt)."""
-    for _ in range(_MAX_TURNS):
+    while True:
         width = hops.width(order)
         turned = (
             (*order[:low], *reversed(order[low:high]), *order[high:])
@@ -123,9 +122,8 @@ def _improved(hops: Hops, order: Order) -> Order:
         )
         better = next((other for other in turned if hops.width(other) > width), None)
         if better is None:
-            break
+            return order
         order = better
-    return order
 
 
 def _searched(hops: Hops, best: Order, width: Fraction) -> tuple[Order, Fraction]:

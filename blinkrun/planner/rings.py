@@ -225,11 +225,13 @@ def _most_cycles(
 def _switch_rings(topology: Topology, links: Sequence[tuple[int, Link]], lane: int) -> _Found:
     """Return rings through ports: the same order for every lane, each ring one way."""
     order, width, links_of, is_exact = _best(topology, links)
-    rings = (Ring(order, links_of, (), width),) if order else ()
-    if width >= lane:
-        whole, rest = divmod(width, lane)
-        rings = (Ring(order, links_of, (), Fraction(lane)),) * (int(whole) - 1)
-        rings += (Ring(order, links_of, (), lane + rest),)
+    if not order:
+        return _Found(RingKind.NONE, (), is_exact)
+    count = max(1, int(width // lane))
+    # what is left of a lane goes to the last ring
+    widths = [Fraction(lane)] * (count - 1)
+    widths.append(width - sum(widths))
+    rings = tuple(Ring(order, links_of, (), each) for each in widths)
     return _Found(RingKind.NVLINK, rings, is_exact)
 
 

@@ -97,6 +97,20 @@ def test_behind_a_switch_rings_are_as_wide_as_a_port():
     check_rings(dgx2, peer)
 
 
+def test_ports_that_close_no_ring_give_none():
+    star = Topology(
+        name="star",
+        devices=(0, 1, 2),
+        links=tuple(
+            Link(a, b, (f"out {a}", f"in {b}"), LinkKind.NVSWITCH)
+            for a, b in ((0, 1), (1, 0), (0, 2), (2, 0))
+        ),
+        resources=tuple(Resource(f"{way} {a}", 4) for a in range(3) for way in ("in", "out")),
+        unit="lane",
+    )
+    assert (ring_peer(star, Flow.BOTH).kind, nvlink_ring_count(star)) == (RingKind.NONE, 0)
+
+
 @given(switches())
 def test_uneven_ports_give_the_rings_of_the_narrowest(topology):
     peer = ring_peer(topology, Flow.DOWN)
@@ -220,7 +234,13 @@ def test_trees_are_never_slower_where_links_are_the_same_both_ways(topology, flo
 
 @pytest.mark.parametrize(
     ("size", "one_way", "count", "is_most"),
-    [(5, True, 4, True), (6, True, 4, True), (9, False, 4, True), (9, True, 6, False)],
+    [
+        (5, True, 4, True),
+        (6, True, 4, True),
+        (9, False, 4, True),
+        (9, True, 6, False),
+        (16, False, 3, False),
+    ],
 )
 def test_full_meshes(size, one_way, count, is_most):
     lanes = dict.fromkeys(permutations(range(size), 2), 1)
