@@ -72,7 +72,8 @@ def advice_text(advice: Mapping[str, Any]) -> str:
                 listed + (f" | and {more} more" if more else ""),
             ]
         )
-    return f"{head}\n\n{align(rows, right=range(4))}\n"
+    foot = "" if advice["links"] != "nvlink" else "\nrings: over these links alone\n"
+    return f"{head}\n\n{align(rows, right=range(4))}\n{foot}"
 
 
 def _group(group: Group, unit_mb_per_s: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ ROOTED = ("broadcast", "reduce")
 LINKS = ("nvlink", "pcie", "all")
 METHODS = ("exact", "mwu", "onehop", "paper")
 
-USAGE = "blinkrun plan COLLECTIVE [--topology FILE|-|NAME] [--gpus 0,1,4] [options]"
+USAGE = "blinkrun plan COLLECTIVE [--topology MACHINE] [--gpus 0,1,4] [options]"
 
 DESCRIPTION = f"""\
 Plan a collective at the best rate that the links allow, prove it, and show it.
@@ -85,7 +85,7 @@ def make_parser() -> Parser:
     parser = Parser("plan", USAGE, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("collective", nargs="?", help=argparse.SUPPRESS)
-    add("--topology", metavar="MACHINE", help="as for blinkrun topo; default: this machine")
+    add("--topology", metavar="MACHINE", help="FILE, - or NAME as for topo; default: this one")
     add("--gpus", metavar="0,1,4", help="the job's GPUs in the order of its ranks (all)")
     add("--root", metavar="R", help="GPU that broadcast or reduce is rooted at (first)")
     add("--links", metavar="SET", help="nvlink (any fabric beside PCIe), pcie or all (all)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blinkrun.cli.figures import (
@@ -31,14 +31,14 @@ def headline(report: Mapping[str, Any]) -> str:
 
     >>> headline({"collective": "broadcast", "machine": "m", "devices": [0, 1], "root": 1,
     ...     "relays": [2], "what": "GPU"})
-    'broadcast on m, GPUs 0,1, root 1, through 2'
+    'broadcast on m, GPUs 0,1, root 1, relays 2'
     """
     words = [f"{report['collective']} on {report['machine']}"]
     words.append(f"{report['what']}s {format_gpus(report['devices'])}")
     if report["root"] is not None:
         words.append(f"root {report['root']}")
     if report["relays"]:
-        words.append(f"through {format_gpus(report['relays'])}")
+        words.append(f"relays {format_gpus(report['relays'])}")
     return ", ".join(words)
 
 
@@ -99,28 +99,25 @@ def edges_text(edges: Sequence[Sequence[Any]], collective: str) -> str:
     """Return a tree's edges, those of a node together, and what they run over.
 
     >>> edges_text([[0, 1, "nvlink"], [0, 2, "nvlink"], [2, 3, "pcie"]], "allreduce")
-    '0-1,2 nvlink; 2-3 pcie'
+    '0<>1,2 nvlink; 2<>3 pcie'
     >>> edges_text([[1, 0, "nvlink"], [2, 0, "nvlink"]], "reduce")
     '1,2>0 nvlink'
     """
     upwards = collective in ("reduce", "reducescatter")
-    mark = "-" if collective == "allreduce" else ">"
+    mark = "<>" if collective == "allreduce" else ">"
     groups: dict[tuple[int, str], list[int]] = {}
     for src, dst, kind in edges:
         near, far = (dst, src) if upwards else (src, dst)
         groups.setdefault((near, kind), []).append(far)
     texts: list[tuple[str, str]] = []
     for (near, kind), far in groups.items():
-        ends = (_listed(far), str(near)) if upwards else (str(near), _listed(far))
+        others = format_gpus(sorted(far))
+        ends = (others, str(near)) if upwards else (str(near), others)
         texts.append((mark.join(ends), kind))
     kinds = {kind for _, kind in texts}
     if len(kinds) == 1:
         return f"{' '.join(text for text, _ in texts)} {kinds.pop()}"
     return "; ".join(f"{text} {kind}" for text, kind in texts)
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return format_gpus(sorted(numbers)).replace("-", "..")
 
 
 def _resources(report: Mapping[str, Any]) -> str:
