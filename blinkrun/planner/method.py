@@ -10,7 +10,7 @@ from blinkrun.errors import UnreachableRankError, UsageError
 from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.hybrid import HybridSplit, hybrid_split
 from blinkrun.planner.mwu import DEFAULT_EPSILON, mwu_network, pack_mwu, solve_mwu
-from blinkrun.planner.network import Network
+from blinkrun.planner.network import Network, network_of, shallow_tree
 from blinkrun.planner.onehop import pack_onehop
 from blinkrun.planner.packing import Edge, Flow, Packing, Tree
 from blinkrun.planner.seeds import Packed
@@ -150,18 +150,21 @@ def pack_paper(
     """
     fabric = [kind for kind in LinkKind if kind.is_fabric]
     host = [kind for kind in LinkKind if not kind.is_fabric]
-    found: list[Packing | None] = []
-    missing: UnreachableRankError | None = None
-    for kinds in (fabric, host):
-        part = select_links(topology, kinds)
-        try:
-            found.append(_in_whole(topology, part, _few(part, flow, root, loss)))
-        except UnreachableRankError as err:
-            missing = err
-            found.append(None)
-    if missing is not None and not any(found):
-        raise missing
-    return PaperPackings(*found, unit=topology.unit)
+    parts = [select_links(topology, kinds) for kinds in (fabric, host)]
+    joined = [part for part in parts if _is_joined(part, flow, root)]
+    # with neither, this says which rank is out of reach
+    found = {
+        part: _in_whole(topology, part, _few(part, flow, root, loss)) for part in joined or parts
+    }
+    return PaperPackings(found.get(parts[0]), found.get(parts[1]), topology.unit)
+
+
+def _is_joined(topology: Topology, flow: Flow, root: Rank | None) -> bool:
+    try:
+        shallow_tree(network_of(topology, flow), root or 0, root or 0)
+    except UnreachableRankError:
+        return False
+    return True
 
 
 def _few(topology: Topology, flow: Flow, root: Rank | None, loss: Fraction) -> Packing:
@@ -183,7 +186,7 @@ def _thinned(network: Network, root: Rank | None, many: Packed, loss: Fraction) 
     master = Master(network, root, columns)
     master.solve()
     exact = master.exact()
-    rates = exact[0] if exact else dict(zip(columns, many.rates, strict=True))
+    rates = exact.rates if exact else dict(zip(columns, many.rates, strict=True))
     optimum = Optimum(rates, columns, many.prices, many.bound)
     target = min(many.bound * (1 - loss), optimum.rate)
     return few_trees(network, root, optimum, shallow=(), target=target)

@@ -114,6 +114,6 @@ def _rates(
     exact = master.exact()
     if exact is None:
         return [equal] * len(stars)
-    rate_of = dict(exact[0])
+    rate_of = dict(exact.rates)
     # two ranks have one star between them, which is theirs who comes first
     return [rate_of.pop(star, Fraction(0)) for star in stars]
