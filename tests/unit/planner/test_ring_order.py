@@ -26,8 +26,8 @@ def hops(draw, min_size=2, max_size=6):
     return Hops(size, links, capacity)
 
 
-@settings(max_examples=120)
-@given(hops())
+@settings(max_examples=40)
+@given(hops(max_size=5))
 def test_no_order_is_wider(case):
     order, width, is_exact = best_ring(case)
     every = [case.width((0, *others)) for others in permutations(range(1, case.size))]
@@ -36,8 +36,8 @@ def test_no_order_is_wider(case):
     assert case.width(order) == width if order else width == 0
 
 
-@settings(max_examples=20)
-@given(hops(min_size=9, max_size=10))
+@settings(max_examples=5)
+@given(hops(min_size=9, max_size=9))
 def test_large_rings_are_real_and_say_whether_they_are_the_widest(case):
     order, width, is_exact = best_ring(case)
     if order:
@@ -66,6 +66,24 @@ def test_turning_parts_round_mends_what_growing_misses():
     order, width, is_exact = best_ring(case)
     assert case.width(order) == width
     assert (width, is_exact) == (8, True)
+
+
+def test_what_growing_does_not_find_is_searched():
+    """The only ring, 0 3 2 1, starts over the narrowest hop of all."""
+    widths = {
+        (0, 2): 2,
+        (0, 3): 1,
+        (1, 0): 2,
+        (1, 2): 3,
+        (2, 0): 4,
+        (2, 1): 3,
+        (2, 3): 4,
+        (3, 0): 2,
+        (3, 2): 2,
+    }
+    links = {pair: Link(*pair, (f"{pair}",), LinkKind.PCIE) for pair in widths}
+    case = Hops(4, links, {f"{pair}": width for pair, width in widths.items()})
+    assert best_ring(case) == ((0, 3, 2, 1), 1, True)
 
 
 @pytest.mark.parametrize("size", [2, 5, 12])
