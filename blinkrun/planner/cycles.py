@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from blinkrun.errors import InternalError
 from blinkrun.types import Rank
 
 Order = tuple[Rank, ...]  # of a ring, from rank 0; the last rank is followed by the first
@@ -209,6 +210,8 @@ def _choose(room: _Room, every: Sequence[Order]) -> tuple[Order, ...]:
         integrality=np.ones(len(every), dtype=np.int64),
         bounds=Bounds(0, max(room.lanes.values())),
     )
+    if found.x is None:
+        raise InternalError(f"the choice of rings was not solved: {found.message}")
     return tuple(
         order for order, x in zip(every, found.x, strict=True) for _ in range(round(float(x)))
     )

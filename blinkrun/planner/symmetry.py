@@ -90,8 +90,8 @@ def _fits(source: Shape, target: Shape, ranks: Renaming) -> bool:
     if not whole == len(target.network.arcs) == len(source.arcs) == len(target.arcs):
         return False
     arcs: list[int] = [0] * whole
-    for (parent, child, *alike), index in source.arcs.items():
-        found = target.arcs.get((ranks[parent], ranks[child], *alike))
+    for (parent, child, width, kinds), index in source.arcs.items():
+        found = target.arcs.get((ranks[parent], ranks[child], width, kinds))
         if found is None:
             return False
         arcs[index] = found

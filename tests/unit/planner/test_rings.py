@@ -3,6 +3,7 @@
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations, permutations
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from support.paper import bounds, gpus
 from support.topologies import cpu_hosts, mesh_of, meshes, pcie_trees, switches
 
-from blinkrun.errors import PlanError
+from blinkrun.errors import InternalError, PlanError
 from blinkrun.planner.cycles import pack_cycles
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.rings import RingKind, nvlink_ring_count, ring_peer, ring_steps
@@ -246,6 +247,14 @@ def test_full_meshes(size, one_way, count, is_most):
     lanes = dict.fromkeys(permutations(range(size), 2), 1)
     cycles = pack_cycles(size, lanes, one_way=one_way)
     assert (len(cycles.orders), cycles.is_most) == (count, is_most)
+
+
+def test_a_solver_that_gives_up_is_reported(monkeypatch):
+    monkeypatch.setattr(
+        "scipy.optimize.milp", lambda *_, **__: SimpleNamespace(x=None, message="?")
+    )
+    with pytest.raises(InternalError, match="choice of rings was not solved"):
+        pack_cycles(6, dict.fromkeys(permutations(range(6), 2), 1), one_way=True)
 
 
 def test_one_way_rings_of_eight_need_every_link():
