@@ -106,13 +106,15 @@ def topo_json(subject: Subject, machine: Machine) -> dict[str, Any]:
 def topo_text(subject: Subject, machine: Machine) -> str:
     """Return a machine for people."""
     from blinkrun.topology import render  # noqa: PLC0415
-    from blinkrun.topology.fabric import fabric_of  # noqa: PLC0415
     from blinkrun.topology.pcie_tree import pcie_tree  # noqa: PLC0415
 
-    parts = [f"{machine.name}: {summary(machine)} ({machine.source})", render.matrix(machine)]
-    parts.append(f"PCIe\n{render.tree_text(machine, pcie_tree(machine))}")
+    parts = [f"{machine.name}: {summary(machine)} ({machine.source})"]
+    if machine.gpus:
+        parts.append(render.matrix(machine))
+        parts.append(f"PCIe\n{render.tree_text(machine, pcie_tree(machine))}")
     said = {
-        "fabric": [render.fabric_text(fabric_of(machine), subject.lane_mb_per_s)],
+        "fabric": [_fabric(subject, machine)],
+        "NVLinks": render.statuses(machine),
         "NICs": render.nearest_nics(machine),
         "names": render.names(machine),
         "GB/s": _rates(subject),
@@ -125,6 +127,15 @@ def topo_text(subject: Subject, machine: Machine) -> str:
     ]
     parts.append(render.align(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def _fabric(subject: Subject, machine: Machine) -> str:
+    from blinkrun.topology.fabric import fabric_of  # noqa: PLC0415
+    from blinkrun.topology.render import fabric_text  # noqa: PLC0415
+
+    if machine.nvlink is None and not machine.xgmi:
+        return "not stated"
+    return fabric_text(fabric_of(machine), subject.lane_mb_per_s)
 
 
 def _rates(subject: Subject) -> list[str]:
@@ -176,13 +187,12 @@ def _fingerprint(subject: Subject) -> str | None:
 
 def _draw(subject: Subject, machine: Machine, path: Path) -> None:
     from blinkrun.cli.plot_topology import draw_topology  # noqa: PLC0415
-    from blinkrun.topology import render  # noqa: PLC0415
     from blinkrun.topology.fabric import fabric_of  # noqa: PLC0415
     from blinkrun.topology.pcie_tree import pcie_tree  # noqa: PLC0415
 
     fabric = fabric_of(machine)
     lines = (
         f"{machine.name}: {summary(machine)}",
-        render.fabric_text(fabric, subject.lane_mb_per_s),
+        _fabric(subject, machine),
     )
     draw_topology(machine, fabric, pcie_tree(machine), lines, path)

@@ -170,7 +170,7 @@ def from_root(tree: Tree) -> list[Edge]:
     return ordered
 
 
-def kind_of(topology: Topology, flow: Flow, edge: Edge) -> str:
+def kind_of(topology: Topology, edge: Edge) -> str:
     """Return what an edge runs over; ``down/up`` where the two ways of an allreduce differ."""
     kind = {(link.src, link.dst): link.kind.value for link in _links(topology, edge)}
     ways = [
@@ -189,7 +189,7 @@ def _tree(planned: Planned, tree: Tree, rate: Fraction) -> dict[str, Any]:
     for edge in from_root(tree):
         ends = (edge.child, edge.parent) if flow in _UPWARDS else (edge.parent, edge.child)
         src, dst = (topology.devices[node] for node in ends)
-        edges.append([src, dst, kind_of(topology, flow, edge)])
+        edges.append([src, dst, kind_of(topology, edge)])
     return {
         "root": topology.devices[tree.root],
         "rate_gb_per_s": planned.gb_per_s(rate),

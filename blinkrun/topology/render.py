@@ -82,6 +82,22 @@ def _said_of(label: str, words: Sequence[str], known: Collection[str]) -> list[s
     return [f"{label} is {', '.join(said)}"] if said else []
 
 
+def statuses(machine: Machine) -> list[str]:
+    """Return a line for each GPU whose NVLinks' status is stated.
+
+    >>> from blinkrun.topology.machine import LinkStatus
+    >>> statuses(Machine("m", "hand", (), status=(LinkStatus("GPU0", 11, 1, 25.781),)))
+    ['GPU0: 11 of 12 NVLinks active, 25.781 GB/s each']
+    """
+    lines = []
+    for status in machine.status:
+        of = f" of {status.active + status.inactive}" if status.inactive is not None else ""
+        rate = f", {status.gb_per_s:g} GB/s each" if status.gb_per_s is not None else ""
+        cut = ", and more that is cut off" if status.is_cut else ""
+        lines.append(f"{status.gpu}: {status.active}{of} NVLinks active{rate}{cut}")
+    return lines
+
+
 def nearest_nics(machine: Machine) -> list[str]:
     """Return a line for each group of GPUs that have the same NICs nearest.
 
