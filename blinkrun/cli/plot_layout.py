@@ -27,6 +27,7 @@ _MARGIN = 0.35
 _PORT = 1.1  # from a row of GPUs to their switch
 _LEVEL = 0.85  # between levels of a PCIe tree
 _GAP = 0.2  # between what is stacked
+_LETTER = 0.065  # inches of a letter on a bar
 _OUTER = 0.6  # from a row of GPUs to the one outside of it
 _MAX_IN_ONE_ROW = 8
 _MAX_IN_TWO_ROWS = 32
@@ -234,7 +235,7 @@ def _row_of_trees(shape: TreeShape, roots: Sequence[int], spacing: float) -> Lay
         height=top + BAR_HEIGHT + _MARGIN,
         gpus=tuple((gpu, _corner(spots[at])) for at in leaves for gpu in shape.nodes[at].gpus),
         boxes=tuple((shape.label(at), _corner(spots[at])) for at in boxes),
-        bars=tuple(Bar(*spots[at], shape.label(at)) for at in spots if at in shape.below),
+        bars=tuple(_bar(shape, at, spots[at]) for at in spots if at in shape.below),
         lines={segment: lines[segment] for segment in sorted(lines)},
     )
 
@@ -271,6 +272,14 @@ def _circle(gpus: Sequence[int]) -> tuple[float, float, dict[int, Point]]:
         for gpu, angle in angles.items()
     }
     return 2 * radius, 2 * radius, places
+
+
+def _bar(shape: TreeShape, at: int, spot: tuple[float, float, float]) -> Bar:
+    """Return the bar of a node with the longest name for it that fits."""
+    left, right, y = spot
+    names = (shape.label(at), shape.nodes[at].name, "")
+    fitting = (name for name in names if _LETTER * len(name) < right - left)
+    return Bar(left, right, y, next(fitting))
 
 
 def _corner(spot: tuple[float, float, float]) -> Point:
