@@ -21,12 +21,14 @@ from blinkrun import log
 from blinkrun.bench.plan_times import time_lines
 from blinkrun.errors import UsageError
 from blinkrun.planner.advise import Group, advise
+from blinkrun.planner.compare import best_root
 from blinkrun.planner.packing import Flow
+from blinkrun.planner.rings import ring_peer
 from blinkrun.planner.solve import pack
 from blinkrun.topology import catalog
-from blinkrun.topology.graph import Topology, induce
+from blinkrun.topology.graph import LinkKind, Topology, induce, select_links
 from blinkrun.topology.machine import Machine
-from blinkrun.topology.model import LinkSet, topology_of
+from blinkrun.topology.model import LinkSet, lane_mb_per_s, topology_of
 from blinkrun.topology.read import read_machine
 
 SIZES = range(2, 9)
@@ -83,12 +85,12 @@ def machines(corpus: Path) -> list[Machine]:
     return [machine for machine in found if machine.num_gpus > 1]
 
 
-def ratios_of(name: str, topology: Topology, flow: Flow) -> Ratios:
-    """Return what every allocation of 2 to 8 GPUs gets over rings."""
+def ratios_of(name: str, topology: Topology, flow: Flow, lane: int | None) -> Ratios:
+    """Return what every allocation of 2 to 8 GPUs gets over rings; `lane` as for `ring_peer`."""
     groups: list[Group] = []
     for count in SIZES:
         if count <= topology.size:
-            groups += advise(topology, topology.devices, count, flow)
+            groups += advise(topology, topology.devices, count, flow, lane=lane)
     return Ratios(name, flow, tuple(group for group in groups if group.rate))
 
 
@@ -115,29 +117,63 @@ def _ratio_row(ratios: Ratios) -> str:
     return head + "".join(f"| {value:.2f} " for value in stats) + "|"
 
 
-def paper_lines(found: Sequence[Ratios]) -> list[str]:
-    """Return the distribution on the paper's machines beside its figure 13."""
+def paper_lines(found: Sequence[Ratios], bounds: Path) -> list[str]:
+    """Return the distribution on the paper's machines beside its figure 13.
+
+    Every allocation that NVLink joins counts once, however often the machine has it.
+    """
     lines = [
-        "| machine | collective | ours 5 % | median | 95 % | geo-mean | best "
-        "| paper 5 % | median | 95 % |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| machine | collective | links | 5 % | median | 95 % | geo-mean | best |",
+        "|---|---|---|--:|--:|--:|--:|--:|",
     ]
-    for ratios in found:
-        paper = PAPER.get((ratios.machine, ratios.flow))
-        if paper is None:
-            continue
-        # the paper counts an allocation once however often the machine has it
-        values = sorted(float(group.ratio) for group in ratios.groups if group.ratio)
-        ours = (
-            values[int(0.05 * len(values))],
-            median(values),
-            values[min(int(0.95 * len(values)), len(values) - 1)],
-            geometric_mean(values),
-            values[-1],
-        )
-        row = "".join(f"| {value:.2f} " for value in (*ours, *paper))
-        lines.append(f"| {ratios.machine} | {ratios.flow} {row}|")
+    for (machine, flow), (low, middle, high) in PAPER.items():
+        alone = _over_nvlink(machine, flow, bounds / f"{machine.replace('-', '')}_bounds.csv")
+        every = [
+            float(group.ratio)
+            for ratios in found
+            if (ratios.machine, ratios.flow) == (machine, flow)
+            for group in ratios.groups
+            if group.ratio and len(group.example) > 2  # the paper has 3 GPUs and more
+        ]
+        head = f"| {machine} | {flow} "
+        lines += [
+            f"{head}| NVLink {_spread(alone)}",
+            f"{head}| NVLink and PCIe {_spread(every)}",
+            f"{head}| *paper* | {low:.2f} | {middle:.2f} | {high:.2f} | | |",
+        ]
     return lines
+
+
+def _over_nvlink(machine: str, flow: Flow, bounds: Path) -> list[float]:
+    """Return the ratios of plans that use NVLink alone; rings fall back to PCIe."""
+    whole = catalog.machine(machine, LinkSet.ALL)
+    lane = lane_mb_per_s(catalog.described(machine))
+    values = []
+    for row in _rows(bounds):
+        part = induce(whole, _gpus(row["gpus"]))
+        wires = select_links(part, [LinkKind.NVLINK])
+        root = best_root(wires, flow) if flow.is_rooted else None
+        packing, _ = pack(wires, flow, root, loss=Fraction(0))
+        values.append(float(packing.rate / ring_peer(part, flow, root, lane=lane).rate))
+    return values
+
+
+def _spread(values: Sequence[float]) -> str:
+    ascending = sorted(values)
+    at = [min(int(part * len(ascending)), len(ascending) - 1) for part in (0.05, 0.95)]
+    shown = (
+        ascending[at[0]],
+        median(ascending),
+        ascending[at[1]],
+        geometric_mean(ascending),
+        ascending[-1],
+    )
+    return "".join(f"| {value:.2f} " for value in shown) + "|"
+
+
+def _rows(bounds: Path) -> list[dict[str, str]]:
+    with bounds.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def optima_lines(name: str, bounds: Path) -> list[str]:
@@ -148,8 +184,7 @@ def optima_lines(name: str, bounds: Path) -> list[str]:
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     exact = 0
-    with bounds.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows(bounds)
     for row in rows:
         gpus = _gpus(row["gpus"])
         part = induce(catalog.machine(name), gpus)
@@ -225,9 +260,10 @@ def all_ratios(corpus: Path) -> list[Ratios]:
         except UsageError as err:
             log.say(f"left out: {err}")
             continue
+        lane = None if wide else lane_mb_per_s(machine) or None
         for flow in FLOWS:
             log.say(f"{machine.name}: {flow}")
-            found.append(ratios_of(machine.name, topology, flow))
+            found.append(ratios_of(machine.name, topology, flow, lane))
     return found
 
 
@@ -245,7 +281,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "optima dgx-1v": optima_lines("dgx-1v", options.bounds / "dgx1v_bounds.csv"),
             "optima dgx-1p": optima_lines("dgx-1p", options.bounds / "dgx1p_bounds.csv"),
         },
-        "ratios": lambda: _ratio_sections(options.corpus, options.page.with_suffix(".svg")),
+        "ratios": lambda: _ratio_sections(
+            options.corpus, options.bounds, options.page.with_suffix(".svg")
+        ),
         "times": lambda: {"times": time_lines()},
     }
     for name, part in parts.items():
@@ -256,14 +294,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _ratio_sections(corpus: Path, picture: Path) -> dict[str, list[str]]:
+def _ratio_sections(corpus: Path, bounds: Path, picture: Path) -> dict[str, list[str]]:
     from blinkrun.bench.plans_plot import draw_histogram  # noqa: PLC0415 (matplotlib, an extra)
 
     found = all_ratios(corpus)
     draw_histogram(
         {flow: [x for r in found if r.flow is flow for x in r.weighted] for flow in FLOWS}, picture
     )
-    return {"ratios": ratio_lines(found), "figure 13": paper_lines(found)}
+    return {"ratios": ratio_lines(found), "figure 13": paper_lines(found, bounds)}
 
 
 if __name__ == "__main__":
