@@ -26,6 +26,7 @@ from blinkrun.planner.packing import Flow
 from blinkrun.planner.rings import ring_peer
 from blinkrun.planner.solve import pack
 from blinkrun.topology import catalog
+from blinkrun.topology.bandwidth import DEFAULT
 from blinkrun.topology.graph import LinkKind, Topology, induce, select_links
 from blinkrun.topology.machine import Machine
 from blinkrun.topology.model import LinkSet, lane_mb_per_s, topology_of
@@ -147,7 +148,7 @@ def paper_lines(found: Sequence[Ratios], bounds: Path) -> list[str]:
 def _over_nvlink(machine: str, flow: Flow, bounds: Path) -> list[float]:
     """Return the ratios of plans that use NVLink alone; rings fall back to PCIe."""
     whole = catalog.machine(machine, LinkSet.ALL)
-    lane = lane_mb_per_s(catalog.described(machine))
+    lane = lane_mb_per_s(catalog.described(machine), DEFAULT)
     values = []
     for row in _rows(bounds):
         part = induce(whole, _gpus(row["gpus"]))
@@ -260,7 +261,7 @@ def all_ratios(corpus: Path) -> list[Ratios]:
         except UsageError as err:
             log.say(f"left out: {err}")
             continue
-        lane = None if wide else lane_mb_per_s(machine) or None
+        lane = None if wide else lane_mb_per_s(machine, DEFAULT) or None
         for flow in FLOWS:
             log.say(f"{machine.name}: {flow}")
             found.append(ratios_of(machine.name, topology, flow, lane))
