@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from blinkrun.errors import ReportError
 from blinkrun.topology import nvidia_words as words
 from blinkrun.topology.machine import Gpu, Nic, NicPath, PciPath, Wire
-from blinkrun.topology.nvidia_affinity import read_affinities
+from blinkrun.topology.nvidia_affinity import column_kinds, read_affinities
 from blinkrun.topology.nvidia_tables import Row, Table
 
 MAX_GPUS = 256
@@ -91,8 +91,11 @@ def _error(
 ) -> ReportError:
     """Return the error that names the first two problems and how many more there are."""
     texts = list(dict.fromkeys(text for _, text in problems))
-    more = f"; and {len(texts) - 2} more" if len(texts) > 2 else ""
-    text = "; ".join(texts[:2]) + more
+    told, more = texts[:2], len(texts) - 2
+    expected = [text.partition(", expected")[2] for text in told]
+    if len(told) == 2 and expected[0] == expected[1]:
+        told[0] = told[0].partition(", expected")[0]
+    text = "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])
     return ReportError(source, problems[0][0], text, partial=can_do_without)
 
 
@@ -138,8 +141,8 @@ class _Grid:
     def add(self, row: Row, rows: Mapping[str, Row]) -> None:
         """Take a row's cells if they can be trusted."""
         found = _unfused(row, self.columns, rows)
-        run = _run(found)[: len(self.columns)]
-        values = found[len(run) :] if len(run) == len(self.columns) else ()
+        run = _run(found)
+        values = found[len(run) :] if len(run) >= len(self.columns) else ()
         cells = dict(zip(self.columns, map(_canonical, run), strict=False))
         self.lines[row.label] = row.line
         problem = self._problem(row, cells, found)
@@ -197,6 +200,9 @@ def _columns(table: Table, source: str) -> tuple[tuple[str, ...], list[str]]:
         notes.append(f"{what}: columns are taken to be in the order of the rows")
         columns = (*columns, *more)
     columns = columns or labels
+    surplus = longest - len(columns) - len(column_kinds(table.headings))
+    if surplus > 0:
+        notes.append("rows have more cells than the header has names; those are left out")
     # Words of a header that no cell answers to are no devices.
     while columns and len(columns) > longest and columns[-1] not in labels:
         if words.is_device(columns[-1]):
@@ -324,7 +330,7 @@ def _stated(grid: _Grid) -> dict[tuple[int, int], str]:
     stated = {}
     for low, high, first, second in _pairs(grid.gpus):
         one, two = grid.stated(first, second), grid.stated(second, first)
-        if grid.is_p2p and one and two:
+        if words.is_state(one) and words.is_state(two):
             stated[low, high] = max(one, two, key=words.P2P_STATES.index)
         elif (one or two) and (grid.is_p2p or not _differ(one, two)):
             stated[low, high] = one or two

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from blinkrun.errors import ReportError
 from blinkrun.topology import nvidia_words as words
@@ -17,9 +18,13 @@ from blinkrun.topology.machine import Gpu, LinkStatus, Machine, PciPath
 from blinkrun.topology.nvidia_matrix import MAX_GPUS, Matrix, read_matrix
 from blinkrun.topology.nvidia_status import UNKNOWN, Listing, find_listings
 from blinkrun.topology.nvidia_tables import Table, find_tables
-from blinkrun.topology.paste import MAX_BYTES, Line, clean_lines
+from blinkrun.topology.paste import Line, clean_lines
 from blinkrun.topology.paste_tags import untagged
 
+MAX_REPORTS = 256
+
+_T = TypeVar("_T", Table, Listing)
+_GPU = re.compile(r"\bGPU ?\d")
 _LEGEND = re.compile(r"\b(NIC\d+)\s?[:=]\s?([A-Za-z][\w.-]*)")
 _CAPABILITY = re.compile(r"-p2p(?:status)?[ =]+([rwnap]+)\b")
 _PCI_ONLY = re.compile(r"\btopo\s+(?:-mp|--matrix-pci)\b")
@@ -32,9 +37,13 @@ def looks_like_nvidia_smi(text: str) -> bool:
     >>> looks_like_nvidia_smi("\tGPU0\tGPU1\nGPU0\t X \tNV2"), looks_like_nvidia_smi("GPU0 0 XGMI")
     (True, False)
     """
-    lines = untagged(clean_lines(text[:MAX_BYTES]))
-    tables = _matrices_among(find_tables(lines))
-    return any(table.rows or table.headings for table in tables) or bool(find_listings(lines))
+    try:
+        lines = untagged(clean_lines(text))
+    except ReportError:  # too long: reading it says so, with the file's name
+        return _GPU.search(text) is not None
+    tables = find_tables(lines)
+    is_any = any(table.headings or (table.rows and not _is_message(table)) for table in tables)
+    return is_any or bool(find_listings(lines))
 
 
 def read_nvidia_smi(text: str, source: str = "-", *, partial: bool = False) -> Machine:
@@ -79,8 +88,8 @@ def read_nvidia_reports(
         If there is nothing of nvidia-smi, or one of the reports is broken.
     """
     lines = untagged(clean_lines(text, source))
-    tables = _matrices_among(find_tables(lines))
-    listings = find_listings(lines, [table.line for table in tables])
+    tables = _matrices_among(_few(find_tables(lines), source))
+    listings = _few(find_listings(lines, [table.line for table in tables]), source)
     matrices = _readable(tables, source) if partial else [read_matrix(t, source) for t in tables]
     reports = [_Report(matrix) for matrix in matrices if not matrix.is_p2p]
     for matrix in matrices:
@@ -138,25 +147,41 @@ class _Text:
         return (one.text for one in self._lines if line <= one.number < end)
 
 
+def _few(found: Sequence[_T], source: str) -> Sequence[_T]:
+    """Return what was found, once each if it is very much: a log may have it for every rank."""
+    if len(found) > MAX_REPORTS:
+        found = list({one.content: one for one in reversed(found)}.values())[::-1]
+    if len(found) > MAX_REPORTS:
+        problem = f"{len(found)} reports in one text, expected at most {MAX_REPORTS}"
+        raise ReportError(source, found[MAX_REPORTS].line, problem)
+    return found
+
+
 def _matrices_among(tables: Sequence[Table]) -> list[Table]:
     """Return the tables that are matrices, without those that only quote another one."""
     kept: list[Table] = []
     for table in tables:
-        if table.columns and not table.rows:
-            continue
-        if not table.columns and not all(words.SELF in row.words for row in table.rows):
-            continue  # GPU0 OK, GPU1 OK: a message, not a matrix
-        quoted = {(row.label, row.words) for other in kept for row in other.rows}
-        is_short = {name for name in table.columns if words.is_gpu(name)} - table.labels
-        if is_short and {(row.label, row.words) for row in table.rows} <= quoted:
-            continue
-        kept.append(table)
-    headers = [table for table in tables if table.columns and not table.rows]
+        if table.rows and not _is_message(table) and not _is_quote(table, kept):
+            kept.append(table)
     with_rows = {table.columns for table in kept}
-    for table in headers:
-        if table.columns not in with_rows and (table.headings or not kept):
+    for table in tables:  # a header alone is a broken matrix, unless it is only mentioned
+        if not table.rows and table.columns not in with_rows and (table.headings or not kept):
             kept.append(table)
     return sorted(kept, key=lambda table: table.line)
+
+
+def _is_message(table: Table) -> bool:
+    """Whether it is no matrix: ``GPU0 OK``, ``GPU1 OK``."""
+    return not table.columns and not all(words.SELF in row.words for row in table.rows)
+
+
+def _is_quote(table: Table, matrices: Sequence[Table]) -> bool:
+    """Whether a table only has some rows of a matrix above once more, or as they were later."""
+    if table.labels >= {name for name in table.columns if words.is_gpu(name)}:
+        return False
+    stated = {(row.label, row.words) for other in matrices for row in other.rows}
+    rows = {(row.label, row.words) for row in table.rows}
+    return table.is_again or rows <= stated
 
 
 def _readable(tables: Sequence[Table], source: str) -> list[Matrix]:

@@ -86,6 +86,11 @@ class Listing:
         """The GPUs listed, in order."""
         return tuple(self.models)
 
+    @property
+    def content(self) -> object:
+        """What is the same for two lists that say the same."""
+        return tuple(self.models.items()), tuple(self.uuids.items()), self.status
+
 
 def find_listings(lines: Sequence[Line], breaks: Sequence[int] = ()) -> tuple[Listing, ...]:
     r"""Return the lists of GPUs in a paste in order.

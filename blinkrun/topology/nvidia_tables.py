@@ -20,6 +20,7 @@ _ENDS = frozenset({"legend", "nic", "legend:"})  # what may follow the last row 
 _NAME = re.compile(r"[A-Za-z][\w.:-]*")
 _PATIENCE = 200  # lines that belong to nothing, after which a matrix is taken to be over
 _MAX_HEADER = 2048
+_NEAR = 600  # words; no row is longer
 _TERMINAL = 60  # columns
 
 
@@ -46,6 +47,8 @@ class Table:
         Words of the header behind the devices: ``CPU``, ``Affinity``, ….
     rows : tuple of Row
         In the order of the paste. A row that repeats another word by word is left out.
+    is_again : bool
+        Whether it has no header of its own: rows that follow a whole matrix and name its devices.
     """
 
     line: int
@@ -53,11 +56,17 @@ class Table:
     columns: tuple[str, ...]
     headings: tuple[str, ...]
     rows: tuple[Row, ...]
+    is_again: bool = False
 
     @property
     def labels(self) -> frozenset[str]:
         """The devices that have a row."""
         return frozenset(row.label for row in self.rows)
+
+    @property
+    def content(self) -> object:
+        """What is the same for two tables that say the same."""
+        return self.columns, self.headings, tuple((row.label, row.words) for row in self.rows)
 
 
 def find_tables(lines: Sequence[Line]) -> tuple[Table, ...]:
@@ -77,9 +86,9 @@ def find_tables(lines: Sequence[Line]) -> tuple[Table, ...]:
     for at, line in enumerate(lines):
         if scanner.table is None and not _HINT.search(line.text):
             continue
-        found = words.split_words(line.text)
+        found = scanner.mended(line, words.split_words(line.text))
         if found and set(found) != {"-"}:
-            scanner.feed(line.number, scanner.mended(line, found), _Ahead(lines, at))
+            scanner.feed(line.number, found, _Ahead(lines, at))
     scanner.close()
     return _joined(scanner.tables)
 
@@ -101,17 +110,45 @@ class _Ahead:
 
 @dataclass(slots=True)
 class _Open:
-    """A matrix that is being read."""
+    """A matrix that is being read; what is looked up for each word is kept in sets."""
 
     line: int
     columns: list[str] = field(default_factory=list)
     headings: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     last_line: int = 0
+    is_again: bool = False
+    names: set[str] = field(default_factory=set)
+    labels: set[str] = field(default_factory=set)
+    seen: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+
+    def add_column(self, name: str) -> None:
+        self.columns.append(name)
+        self.names.add(name)
+
+    def add_row(self, row: Row) -> None:
+        self.rows.append(row)
+        self.labels.add(row.label)
+        self.seen.add((row.label, row.words))
+        self.last_line = row.line
 
     def has_all_rows(self) -> bool:
-        labels = {row.label for row in self.rows}
-        return bool(labels) and all(name in labels for name in self.columns if words.is_gpu(name))
+        return bool(self.labels) and all(
+            name in self.labels for name in self.columns if words.is_gpu(name)
+        )
+
+    def again(self, line: int) -> _Open:
+        return _Open(line, self.columns, self.headings, is_again=True, names=self.names)
+
+    def closed(self) -> Table:
+        return Table(
+            line=self.line,
+            last_line=max(self.line, self.last_line),
+            columns=tuple(self.columns),
+            headings=tuple(self.headings),
+            rows=tuple(self.rows),
+            is_again=self.is_again,
+        )
 
 
 class _Scanner:
@@ -136,9 +173,9 @@ class _Scanner:
         idle = True
         for at, word in enumerate(found):
             after = found[at + 1] if at + 1 < len(found) else ahead.first()
-            if self._starts_row(word, after, found[at + 1 :]):
+            if self._starts_row(word, after, found, at):
                 self._open_row(word, number)
-            elif self._starts_header(word, after, found[at + 1 :]):
+            elif self._starts_header(word, after, found, at):
                 self._open_header(word, number)
             elif self._in_header:
                 self._extend_header(word, number)
@@ -157,61 +194,71 @@ class _Scanner:
         pieces = self._row if self._label else self._header_words()
         is_broken = (
             pieces
+            and found
             and line.number == last.number + 1
             and not (last.text[-1:].isspace() or line.text[:1].isspace())
             and not (self._label and any(map(words.is_device, found)))
         )
         if not is_broken:
             return found
-        is_known = words.is_link if self._label else words.is_device
+        is_known = words.is_link if self._label else _is_of_header
         whole, parts = pieces[-1] + found[0], (pieces[-1], found[0])
         # NV1 and a 2 below it: a count, if the line above filled a terminal's width.
         is_count = is_known(parts[0]) and self._label and len(last.text) >= _TERMINAL
         if is_known(whole) and not is_known(parts[1]) and (is_count or not is_known(parts[0])):
             pieces[-1] = whole
+            if self.table is not None:
+                self.table.names.update(self.table.columns)
             return found[1:]
         return found
 
     def _header_words(self) -> list[str]:
-        return self.table.columns if self._in_header and self.table is not None else []
+        if not self._in_header or self.table is None:
+            return []
+        return self.table.headings or self.table.columns
 
     def close(self) -> None:
         """End the matrix that is open."""
         self._close_row()
         table, self.table, self._in_header, self._idle = self.table, None, False, 0
-        if table is not None:
-            self.tables.append(
-                Table(
-                    line=table.line,
-                    last_line=max(table.line, table.last_line),
-                    columns=tuple(table.columns),
-                    headings=tuple(table.headings),
-                    rows=tuple(table.rows),
-                )
-            )
+        if table is not None and (table.rows or not self._is_said(table)):
+            self.tables.append(table.closed())
 
-    def _starts_row(self, word: str, after: str, rest: Sequence[str]) -> bool:
-        columns = self.table.columns if self.table is not None else ()
-        is_label = words.is_gpu(word) or word in columns
+    def _is_said(self, table: _Open) -> bool:
+        """Whether the matrix before is nothing but the same header."""
+        last = self.tables[-1] if self.tables else None
+        return last is not None and not last.rows and last.columns == tuple(table.columns)
+
+    def _is_column(self, word: str) -> bool:
+        return self.table is not None and word in self.table.names
+
+    def _starts_row(self, word: str, after: str, found: Sequence[str], at: int) -> bool:
+        is_column = self._is_column(word)
+        is_label = words.is_gpu(word) or is_column
         if not is_label and (self.table is None or not words.is_nic(word)):
             return False
         if words.is_link(after) or words.is_fused(after):
-            return after == after.upper() or word in columns
+            return after == after.upper() or is_column
         # The first cell may be unreadable; it is a row all the same if others follow.
-        is_new = word in columns and not (self.table and word in _labels(self.table))
-        return is_new and not words.is_device(after) and any(map(words.is_link, rest))
+        is_new = is_column and not (self.table and word in self.table.labels)
+        if not is_new or words.is_device(after) or words.is_heading(after):
+            return False
+        return any(map(words.is_link, found[at + 1 : at + _NEAR]))
 
-    def _starts_header(self, word: str, after: str, rest: Sequence[str]) -> bool:
+    def _starts_header(self, word: str, after: str, found: Sequence[str], at: int) -> bool:
         if self._in_header and self.table is not None:
-            return word in self.table.columns and words.is_device(after)
-        if words.is_gpu(word):
-            is_list = all(words.is_heading(other) or _is_numbered(other) for other in rest)
-            return words.is_device(after) or words.is_heading(after) or (bool(rest) and is_list)
-        return words.is_nic(word) and words.is_gpu(after)
+            return word in self.table.names and words.is_device(after)
+        if not words.is_gpu(word):
+            return words.is_nic(word) and words.is_gpu(after)
+        if words.is_device(after) or words.is_heading(after):
+            return True
+        rest = found[at + 1 : at + _NEAR] if _is_numbered(after) else ()
+        return bool(rest) and all(words.is_heading(name) or _is_numbered(name) for name in rest)
 
     def _open_header(self, word: str, number: int) -> None:
         self.close()
-        self.table = _Open(line=number, columns=[word])
+        self.table = _Open(number)
+        self.table.add_column(word)
         self._in_header, self._header_line = True, number
 
     def _extend_header(self, word: str, number: int) -> None:
@@ -221,10 +268,10 @@ class _Scanner:
         elif words.is_heading(word) or (table.headings and _NAME.fullmatch(word)):
             self._in_header = words.is_heading(word) or number == self._header_line
             table.headings += [word] if self._in_header else []
-        elif word in table.columns:
+        elif word in table.names:
             self._in_header = False  # names do not repeat: this is no header's word any more
         elif words.is_device(word) or (_NAME.fullmatch(word) and self._may_name(word, number)):
-            table.columns.append(word)
+            table.add_column(word)
             self._header_line = number
         else:
             self._in_header = False
@@ -243,7 +290,7 @@ class _Scanner:
     def _extend_row(self, word: str) -> None:
         if word.lower() in _ENDS:
             self._close_row()
-        else:
+        elif len(self._row) < _MAX_HEADER:
             self._row.append(word)
 
     def _close_row(self) -> None:
@@ -251,15 +298,13 @@ class _Scanner:
         if not label or self.table is None:
             return
         row = Row(label, self._row_line, tuple(self._row))
-        same = [other for other in self.table.rows if other.label == label]
-        if any(other.words == row.words for other in same):
+        if (label, row.words) in self.table.seen:
             return
-        if same and self.table.has_all_rows():
-            columns, headings = self.table.columns, self.table.headings
-            self.close()  # the same machine, or one like it, once more without a header
-            self.table = _Open(line=row.line, columns=columns, headings=headings)
-        self.table.rows.append(row)
-        self.table.last_line = row.line
+        if label in self.table.labels and self.table.has_all_rows():
+            table = self.table.again(row.line)  # one more like it, without a header of its own
+            self.close()
+            self.table = table
+        self.table.add_row(row)
 
     def _wraps(self, found: tuple[str, ...]) -> bool:
         """Whether a line goes on with the row above: nothing but cells and values up to a name."""
@@ -274,8 +319,8 @@ class _Scanner:
         return len(self._row) < want or (not want and words.is_cell(found[0]))
 
 
-def _labels(table: _Open) -> set[str]:
-    return {row.label for row in table.rows}
+def _is_of_header(word: str) -> bool:
+    return words.is_device(word) or words.is_heading(word)
 
 
 def _is_numbered(word: str) -> bool:

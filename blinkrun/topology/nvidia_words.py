@@ -41,11 +41,16 @@ _SEPARATORS = re.compile(r",(?!\d)|(?<!\d),|;|(?<=[^A-Za-z0-9])(?=GPU\d)")  # ho
 _MAX_WORD = 4096
 
 
+_cached = lru_cache(maxsize=4096)  # a paste has few different words and asks of each often
+
+
+@_cached
 def is_gpu(word: str) -> bool:
     """Whether `word` names a GPU: ``GPU0``."""
     return _GPU.fullmatch(word) is not None
 
 
+@_cached
 def is_nic(word: str) -> bool:
     """Whether `word` is a name that drivers give to network devices (``mlx5_0``, ``NIC0``)."""
     return _NIC.fullmatch(word) is not None
@@ -56,6 +61,7 @@ def is_device(word: str) -> bool:
     return is_gpu(word) or is_nic(word)
 
 
+@_cached
 def is_heading(word: str) -> bool:
     """Whether `word` belongs to the header beside the devices: ``CPU``, ``Affinity``, ``NUMA``."""
     return re.split(r"[_-]", word.lower(), maxsplit=1)[0] in _HEADINGS
@@ -66,6 +72,7 @@ def is_state(word: str) -> bool:
     return word in P2P_STATES
 
 
+@_cached
 def is_link(word: str) -> bool:
     """Whether `word` tells how two devices are joined: ``X``, ``NV4``, ``SYS``, ``OK``, ….
 
@@ -81,11 +88,13 @@ def is_cell(word: str) -> bool:
     return word in (UNSTATED, "-") or is_link(word)
 
 
+@_cached
 def is_value(word: str) -> bool:
     """Whether `word` may stand in an affinity column: ``0-31,64-95``, ``3``, ``N/A``."""
     return _VALUE.fullmatch(word) is not None
 
 
+@_cached
 def is_fused(word: str) -> bool:
     """Whether `word` is an NVLink count that ran into the affinity behind it: ``NV120-63``."""
     return _FUSED.fullmatch(word) is not None and not is_link(word) and bool(unfuse(word))
@@ -123,8 +132,8 @@ def unfuse(word: str) -> tuple[tuple[str, str], ...]:
 def spans(names: Sequence[str]) -> str:
     """Return names in few words: neighbours by number as a span.
 
-    >>> spans(["GPU1", "GPU5", "GPU6", "GPU7"])
-    'GPU1, GPU5..GPU7'
+    >>> spans(["GPU0", "GPU1", "GPU5", "GPU6", "GPU7"])
+    'GPU0, GPU1, GPU5..GPU7'
     """
     runs: list[list[str]] = []
     for name in names:
@@ -132,14 +141,14 @@ def spans(names: Sequence[str]) -> str:
             runs[-1].append(name)
         else:
             runs.append([name])
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+    return ", ".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def in_rows(names: Sequence[str]) -> str:
     """Return ``row GPU1`` or ``rows GPU1..GPU3``.
 
     >>> in_rows(["GPU0"]), in_rows(["GPU0", "GPU1"])
-    ('row GPU0', 'rows GPU0..GPU1')
+    ('row GPU0', 'rows GPU0, GPU1')
     """
     return f"row{'s' if len(names) > 1 else ''} {spans(names)}"
 
@@ -160,7 +169,7 @@ def split_words(text: str) -> tuple[str, ...]:
     return tuple(piece for word in text.split() for piece in _pieces(word))
 
 
-@lru_cache(maxsize=4096)
+@_cached
 def _pieces(raw: str) -> tuple[str, ...]:
     """Return the words in what stands between two blanks."""
     if raw == "-":

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from blinkrun.errors import ReportError
 
-MAX_BYTES = 4 << 20  # the longest real report, with the log around it, is far below
+MAX_LETTERS = 4 << 20  # the longest real report, with the log around it, is far below
+MAX_LINES = 100_000
 
 # Colours and underlines: with the escape itself, spelled out, or with the escape lost on the way.
 _ESCAPES = re.compile(
@@ -78,17 +79,19 @@ def clean_lines(text: str, source: str = "-") -> tuple[Line, ...]:
     Raises
     ------
     ReportError
-        If the text is longer than 4 MiB: no report is.
+        If the text is longer than 4 Mi characters or 100,000 lines: no report is.
 
     Examples
     --------
     >>> [line.text.split() for line in clean_lines("\x1b[4mGPU0\tGPU1\x1b[0m\n| GPU0 | X | NV2 |")]
     [['GPU0', 'GPU1'], ['GPU0', 'X', 'NV2']]
     """
-    if len(text) > MAX_BYTES:
-        problem = f"{len(text)} characters are no report of a machine, expected at most {MAX_BYTES}"
-        raise ReportError(source, 0, problem)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
+    size, num_lines = len(text), text.count("\n")
+    if size > MAX_LETTERS or num_lines > MAX_LINES:
+        limits = f"{MAX_LETTERS} characters in {MAX_LINES} lines"
+        problem = f"{size} characters in {num_lines} lines are too much, expected at most {limits}"
+        raise ReportError(source, 0, f"{problem}; cut the report out")
     if "\x1b" in text or "[" in text or "\x9b" in text or "␛" in text:
         text = _ESCAPES.sub("", text)
     if "<" in text:
