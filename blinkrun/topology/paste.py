@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from blinkrun.errors import ReportError
 
-MAX_LETTERS = 4 << 20  # the longest real report, with the log around it, is far below
+MAX_BYTES = 4 << 20  # the longest real report, with the log around it, is far below
 MAX_LINES = 100_000
 
 # Colours and underlines: with the escape itself, spelled out, or with the escape lost on the way.
@@ -88,8 +88,8 @@ def clean_lines(text: str, source: str = "-") -> tuple[Line, ...]:
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     size, num_lines = len(text), text.count("\n")
-    if size > MAX_LETTERS or num_lines > MAX_LINES:
-        limits = f"{MAX_LETTERS} characters in {MAX_LINES} lines"
+    if size > MAX_BYTES or num_lines > MAX_LINES:
+        limits = f"{MAX_BYTES} characters in {MAX_LINES} lines"
         problem = f"{size} characters in {num_lines} lines are too much, expected at most {limits}"
         raise ReportError(source, 0, f"{problem}; cut the report out")
     if "\x1b" in text or "[" in text or "\x9b" in text or "␛" in text:
