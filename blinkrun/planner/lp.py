@@ -23,18 +23,21 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
 from blinkrun.errors import InternalError
 from blinkrun.planner.certificate import total_price, tree_cost
+from blinkrun.planner.folding import Folding
+from blinkrun.planner.master import Exact, Master, equal_totals
 from blinkrun.planner.network import Column, Network
 from blinkrun.planner.seeds import arc_order
-from blinkrun.planner.simplex import Simplex
 from blinkrun.planner.spanning import cheapest_tree
 from blinkrun.types import Rank
+
+__all__ = ["UNIT", "Exact", "Master", "Optimum", "fitting_rates", "solve_packing"]
 
 UNIT = 10**9  # whole-number weight of price 1
 _ENOUGH = 1 - 1e-7  # a tree that costs this part of what it may does not improve the program
@@ -68,171 +71,55 @@ class Optimum:
         return sum(self.rates.values(), Fraction(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A solution of the program in fractions, and what a tree of each root may cost."""
+def solve_packing(
+    network: Network,
+    root: Rank | None,
+    columns: Iterable[Column],
+    *,
+    folding: Folding | None = None,
+) -> Optimum:
+    """Return the optimum over all trees.
 
-    rates: dict[Column, Fraction]
-    prices: tuple[Fraction, ...]
-    allowed: dict[Rank | None, Fraction]
-
-
-class Master:
-    """The program over the trees that are known so far.
-
-    Resources that the same arcs take equally often are one row, with the least of the capacities.
+    Parameters
+    ----------
+    network : Network
+    root : Rank or None
+    columns : iterable of Column
+        Trees to start from, at least one per root.
+    folding : Folding, optional
+        What of the machine is alike, to be quicker; there are then as many trees as renamings for
+        each one that the program finds.
     """
-
-    def __init__(self, network: Network, root: Rank | None, columns: Iterable[Column] = ()) -> None:
-        self.network = network
-        self.root = root
-        self._resources, self._rows = _distinct_rows(network)
-        limits = [network.capacities[at] for at in self._resources]
-        joint = network.size if network.flow.is_joint else 0
-        self._row_of = {rank: len(limits) + rank for rank in range(joint)}
-        self._simplex = Simplex([*limits, *[0] * joint])
-        self._numbers: dict[Column, int] = {}
-        if joint:
-            self._simplex.add(dict.fromkeys(self._row_of.values(), 1), joint)
-        for column in columns:
-            self.add(column)
-
-    def __contains__(self, column: Column) -> bool:
-        return column in self._numbers
-
-    def __iter__(self) -> Iterator[Column]:
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def copy(self) -> Master:
-        """Return one to try something with."""
-        other = object.__new__(Master)
-        other.network, other.root = self.network, self.root
-        other._resources, other._rows = self._resources, self._rows
-        other._row_of = self._row_of
-        other._simplex = self._simplex.copy()
-        other._numbers = dict(self._numbers)
-        return other
-
-    def add(self, column: Column) -> None:
-        """Add a tree that is not known yet."""
-        self._numbers[column] = self._simplex.add(self._use(column), 0 if self._row_of else 1)
-
-    def promising(self, columns: Sequence[Column], count: int) -> list[Column]:
-        """Return those few of `columns` that gain most at first sight."""
-        if len(columns) <= count:
-            return list(columns)
-        gains = self._simplex.steps([self._use(column) for column in columns], not self._row_of)
-        order = sorted(range(len(columns)), key=lambda at: (-gains[at], at))
-        return [columns[at] for at in order[:count]]
-
-    def _use(self, column: Column) -> dict[int, int]:
-        use: dict[int, int] = {}
-        for index in column:
-            for row, times in self._rows[index]:
-                use[row] = use.get(row, 0) + times
-        if self._row_of:
-            use[self._row_of[self.network.root_of(column)]] = -1
-        return use
-
-    def remove(self, column: Column) -> None:
-        """Take a tree out."""
-        self._simplex.remove(self._numbers.pop(column))
-
-    def solve(self) -> float:
-        """Return the best total rate of the known trees."""
-        return self._simplex.solve()
-
-    def rates(self) -> dict[Column, float]:
-        """Return what each tree carries in the last solution."""
-        values = self._simplex.values()
-        return {column: values.get(number, 0.0) for column, number in self._numbers.items()}
-
-    def prices(self) -> tuple[list[float], dict[Rank | None, float]]:
-        """Return the price of each resource, and what a tree of each root may cost."""
-        found = self._simplex.prices()
-        prices = [0.0] * len(self.network.capacities)
-        for at, price in zip(self._resources, found, strict=False):
-            prices[at] = price
-        if not self._row_of:
-            return prices, {self.root: 1.0}
-        return prices, {rank: found[row] for rank, row in self._row_of.items()}
-
-    def exact(self) -> Exact | None:
-        """Return the solution in fractions; None where that fails."""
-        vertex = self._simplex.vertex()
-        if vertex is None:
-            return None
-        rates = {c: vertex.values[n] for c, n in self._numbers.items() if vertex.values.get(n)}
-        prices = [Fraction(0)] * len(self.network.capacities)
-        for at, price in zip(self._resources, vertex.prices, strict=False):
-            prices[at] = price
-        if not self._row_of:
-            return Exact(rates, tuple(prices), {self.root: Fraction(1)})
-        allowed: dict[Rank | None, Fraction] = {
-            rank: vertex.prices[row] for rank, row in self._row_of.items()
-        }
-        return Exact(_equal_totals(self.network, rates), tuple(prices), allowed)
-
-
-def _distinct_rows(network: Network) -> tuple[list[int], list[list[tuple[int, int]]]]:
-    """Return the resources that matter, and what each arc takes of them, by row."""
-    takers: list[list[tuple[int, int]]] = [[] for _ in network.capacities]
-    for index, arc in enumerate(network.arcs):
-        for at, times in arc.use:
-            takers[at].append((index, times))
-    least: dict[tuple[tuple[int, int], ...], int] = {}
-    for at, taken in enumerate(map(tuple, takers)):
-        if taken and network.capacities[at] < network.capacities[least.setdefault(taken, at)]:
-            least[taken] = at
-    rows: list[list[tuple[int, int]]] = [[] for _ in network.arcs]
-    for row, taken in enumerate(least):
-        for index, times in taken:
-            rows[index].append((row, times))
-    return list(least.values()), rows
-
-
-def _equal_totals(network: Network, rates: Mapping[Column, Fraction]) -> dict[Column, Fraction]:
-    """Return `rates` with those roots slowed down that have more than others."""
-    totals = [Fraction(0)] * network.size
-    for column, rate in rates.items():
-        totals[network.root_of(column)] += rate
-    least = min(totals)
-    if not least:
-        return {}
-    return {
-        column: rate * least / totals[network.root_of(column)] for column, rate in rates.items()
-    }
-
-
-def solve_packing(network: Network, root: Rank | None, columns: Iterable[Column]) -> Optimum:
-    """Return the optimum over all trees, starting from `columns` (at least one per root)."""
-    master = Master(network, root, dict.fromkeys(columns))
-    orders = _orders(network, root)
+    master = Master(network, root, dict.fromkeys(columns), folding=folding)
+    orders = _orders(network, root, folding)
     for _ in range(_MAX_ROUNDS):
         master.solve()
         new = _improving(master, orders)
         if not new:
-            found = _settled(master)
-            if isinstance(found, Optimum):
-                return found
+            found = _settled(master, orders)
+            if isinstance(found, Exact):
+                return _proven(master, found.rates, found.prices, folding)
             new = found
+        if not new:
+            return _rounded(master, folding)
         for column in new:
             master.add(column)
     raise InternalError(f"packing has not converged after {_MAX_ROUNDS} rounds")
 
 
-def _orders(network: Network, root: Rank | None) -> list[tuple[Rank | None, list[int]]]:
+_Orders = Sequence[tuple[Rank | None, list[int]]]
+
+
+def _orders(network: Network, root: Rank | None, folding: Folding | None) -> _Orders:
     """Return the roots of trees to look for, and which arcs to prefer among equals."""
     if network.flow.is_joint:
-        return [(rank, arc_order(network, rank, rank)) for rank in range(network.size)]
+        ranks = range(network.size) if folding is None else sorted(set(folding.ranks))
+        return [(rank, arc_order(network, rank, rank)) for rank in ranks]
     step = -(-network.size // _MAX_HUBS)
     return [(root, arc_order(network, root, hub)) for hub in range(0, network.size, step)]
 
 
-def _improving(master: Master, orders: Sequence[tuple[Rank | None, list[int]]]) -> list[Column]:
+def _improving(master: Master, orders: _Orders) -> list[Column]:
     """Return trees that cost less than they may."""
     prices, allowed = master.prices()
     weights = master.network.weights([round(price * UNIT) for price in prices])
@@ -245,45 +132,60 @@ def _improving(master: Master, orders: Sequence[tuple[Rank | None, list[int]]]) 
     return list(dict.fromkeys(found))
 
 
-def _settled(master: Master) -> Optimum | list[Column]:
-    """Return the optimum, or trees that improve it by less than floating point can see."""
+def _settled(master: Master, orders: _Orders) -> Exact | list[Column]:
+    """Return the optimum, or trees that improve it by less than floating point can see.
+
+    No trees at all mean that floating point does not lead to a vertex.
+    """
     network = master.network
     exact = master.exact()
     if exact is None:
-        return _rounded(master)
+        return []
     scale = lcm(*(price.denominator for price in exact.prices))
     weights = network.weights([int(price * scale) for price in exact.prices])
-    trees = {at: cheapest_tree(network, at, weights) for at in exact.allowed}
+    trees = {at: cheapest_tree(network, at, weights) for at, _ in orders}
     cheaper = [
         tree
         for at, tree in trees.items()
         if sum(weights[arc] for arc in tree) < exact.allowed[at] * scale
     ]
-    return cheaper or _proven(master, exact.rates, exact.prices)
+    return cheaper or exact
 
 
-def _rounded(master: Master) -> Optimum:
+def _rounded(master: Master, folding: Folding | None) -> Optimum:
     """Return what floating point says, made to fit; its rate is a little below its bound."""
     prices, _ = master.prices()
     rates = {c: Fraction(rate) for c, rate in master.rates().items() if rate > 0}
-    if master.network.flow.is_joint:
-        rates = _equal_totals(master.network, rates)
-    load = [Fraction(0)] * len(master.network.capacities)
-    for column, rate in rates.items():
-        for at, times in master.network.use(column).items():
-            load[at] += times * rate
-    over = max(taken / room for taken, room in zip(load, master.network.capacities, strict=True))
-    fitted = {column: rate / over for column, rate in rates.items()}
-    return _proven(master, fitted, [Fraction(price) for price in prices])
+    return _proven(master, rates, [Fraction(price) for price in prices], folding)
 
 
 def _proven(
-    master: Master, rates: Mapping[Column, Fraction], prices: Sequence[Fraction]
+    master: Master,
+    rates: Mapping[Column, Fraction],
+    prices: Sequence[Fraction],
+    folding: Folding | None,
 ) -> Optimum:
-    """Return the optimum with prices at which trees cost 1."""
-    cost = tree_cost(master.network, master.root, prices)
+    """Return the optimum: rates that fit, and prices at which trees cost 1."""
+    network = master.network
+    cost = tree_cost(network, master.root, prices)
     if cost == 0:
         raise InternalError("no resource prices prove a bound on the packing")
     scaled = tuple(price / cost for price in prices)
-    bound = total_price(scaled, master.network.capacities)
-    return Optimum(rates, tuple(master), scaled, bound)
+    whole = rates if folding is None else folding.turned(network, rates)
+    fitted = fitting_rates(network, whole)
+    known = tuple(master) if folding is None else tuple(fitted)
+    return Optimum(fitted, known, scaled, total_price(scaled, network.capacities))
+
+
+def fitting_rates(network: Network, rates: Mapping[Column, Fraction]) -> dict[Column, Fraction]:
+    """Return `rates`, slowed down as far as the fullest resource asks.
+
+    Where every rank is a root, those roots are slowed down first that have more than others.
+    """
+    equal = equal_totals(network, rates) if network.flow.is_joint else dict(rates)
+    load = [Fraction(0)] * len(network.capacities)
+    for column, rate in equal.items():
+        for at, times in network.use(column).items():
+            load[at] += times * rate
+    over = max(taken / room for taken, room in zip(load, network.capacities, strict=True))
+    return {column: rate / max(over, Fraction(1)) for column, rate in equal.items()}

@@ -28,15 +28,18 @@ from blinkrun.planner.forests import pack_forests
 from blinkrun.planner.lp import UNIT, Master, Optimum
 from blinkrun.planner.network import Column, Network
 from blinkrun.planner.packing import Flow
-from blinkrun.planner.seeds import Packed, Rooted, arc_order, rooted
+from blinkrun.planner.seeds import Packed, Rooted, arc_order, common_rate, rooted
 from blinkrun.planner.spanning import cheapest_tree, layered_tree
 from blinkrun.types import Rank
 
 _TOLERANCE = 1 - 1e-9
 _MAX_SHARES = 24
+_MAX_RANKS = 16  # for whole-number trees
 _MAX_HUBS = 8
 _EFFORT = 20_000  # per start, in arcs looked at; a program solved counts as many, by its size
+_DROPPING = 200_000  # the same, for leaving out trees at the start
 _STAYS_OUT = 6  # exchanges
+_LARGE = 20_000  # trees times resources from which on no search is worth its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,11 @@ class _Search:
 
     def spend(self, master: Master, times: int = 1) -> None:
         """Count a program solved so many times."""
-        self.effort -= times * (40 + len(master) * len(self.network.capacities) // 10)
+        self.effort -= times * self.cost(master)
+
+    def cost(self, master: Master) -> int:
+        """Return what solving the program counts as."""
+        return 40 + len(master) * len(self.network.capacities) // 10
 
     def is_enough(self, rate: float) -> bool:
         """Whether the wanted rate is reached."""
@@ -138,12 +145,10 @@ def few_trees(
         At most the optimum's rate.
     """
     search = _Search(network, root, float(target) * _TOLERANCE, Master(network, root))
-    found = [_descend(search, start) for start in _starts(search, optimum, shallow, target)]
-    best = min(found, key=lambda columns: (len(columns), search.depth(columns)))
-    best = _flatten(search, best, [*optimum.columns, *(tree.column for tree in shallow)])
-    exact = search.master(best).exact()
-    rates = exact.rates if exact is not None else {}
-    if sum(rates.values()) < target:  # floating point was too kind
+    rates = _equal_rates(network, shallow, target)
+    if not rates and len(optimum.rates) * len(network.capacities) <= _LARGE:
+        rates = _found(search, optimum, shallow, target)
+    if sum(rates.values()) < target:  # too large to search, or floating point was too kind
         rates = dict(optimum.rates)
     trees = sorted(search.hung(column) for column in rates)
     return Packed(
@@ -154,6 +159,30 @@ def few_trees(
     )
 
 
+def _equal_rates(
+    network: Network, shallow: Sequence[Rooted], target: Fraction
+) -> dict[Column, Fraction]:
+    """Return one-hop trees at equal rates, or two-hop ones from a root, if these are enough.
+
+    They may be more than others, but no chunk waits for another, and that is worth more.
+    """
+    if not shallow or max(tree.depth for tree in shallow) > (2 if network.flow.is_rooted else 1):
+        return {}
+    rate, _ = common_rate(network, shallow)
+    return {tree.column: rate for tree in shallow} if rate * len(shallow) >= target else {}
+
+
+def _found(
+    search: _Search, optimum: Optimum, shallow: Sequence[Rooted], target: Fraction
+) -> dict[Column, Fraction]:
+    """Return the fewest trees that searches find, and their best rates."""
+    found = [_descend(search, start) for start in _starts(search, optimum, shallow, target)]
+    best = min(found, key=lambda columns: (len(columns), search.depth(columns)))
+    best = _flatten(search, best, [*optimum.columns, *(tree.column for tree in shallow)])
+    exact = search.master(best).exact()
+    return exact.rates if exact is not None else {}
+
+
 def _starts(
     search: _Search, optimum: Optimum, shallow: Sequence[Rooted], target: Fraction
 ) -> Iterator[_Start]:
@@ -162,7 +191,8 @@ def _starts(
     flat = list(dict.fromkeys(tree.column for tree in shallow))
     if search.is_enough(search.master(flat).solve()):
         yield _Start(flat)
-    if search.network.flow is Flow.BOTH and search.network.is_separate:
+    small = search.network.size <= _MAX_RANKS and not search.network.num_relays
+    if small and search.network.flow is Flow.BOTH and search.network.is_separate:
         whole = _whole_trees(search.network, optimum, target)
         if whole:
             yield _Start(whole, effort=3 * _EFFORT // 2, looked_at=3)
@@ -170,8 +200,6 @@ def _starts(
 
 def _whole_trees(network: Network, optimum: Optimum, target: Fraction) -> list[Column]:
     """Return the least number of trees with equal rates that reach the target, if any do."""
-    if network.num_relays:
-        return []
     for shares in range(1, _MAX_SHARES + 1):
         room = [int(capacity * shares / target) for capacity in network.capacities]
         if total_price(optimum.prices, room) >= shares:
@@ -196,6 +224,7 @@ def _descend(search: _Search, start: _Start) -> list[Column]:
 def _drop(search: _Search, master: Master) -> Master:
     """Return the program without trees that can be spared, the slowest first."""
     needed: set[Column] = set()
+    effort = _DROPPING
     while True:
         rates = master.rates()
         for column in [column for column, rate in rates.items() if rate <= 1e-7 * search.least]:
@@ -205,6 +234,9 @@ def _drop(search: _Search, master: Master) -> Master:
             return search.master(master)
         slowest = min(rest, key=lambda column: (rates[column], column))
         needed.add(slowest)
+        effort -= search.cost(master)
+        if effort < 0:
+            return search.master(master)
         tried = _tried(master, slowest)
         if search.is_enough(tried.solve()):
             master = tried

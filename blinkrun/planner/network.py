@@ -100,11 +100,7 @@ class Network:
 
     def parents(self, column: Column, root: Rank) -> tuple[int, ...]:
         """Return the parent of every node when the tree hangs from `root`; -1 where it has none."""
-        near: list[list[Rank]] = [[] for _ in range(self.num_nodes)]
-        for index in column:
-            arc = self.arcs[index]
-            near[arc.parent].append(arc.child)
-            near[arc.child].append(arc.parent)
+        near = self._near(column)
         parents = [-1] * self.num_nodes
         stack = [root]
         while stack:
@@ -117,11 +113,24 @@ class Network:
 
     def depth(self, column: Column, root: Rank) -> int:
         """Return the hops from `root` to the farthest rank."""
-        return max(levels(self.parents(column, root)))
+        return max(hops_from(self._near(column), root).values())
 
     def centre(self, column: Column) -> Rank:
         """Return the rank from which the tree is shallowest, the lowest of equals."""
-        return min(range(self.size), key=lambda rank: (self.depth(column, rank), rank))
+        near = self._near(column)
+        first = max(hops_from(near, self.arcs[column[0]].parent).items(), key=lambda item: item[1])
+        # of a tree, the farthest node from any is one of the ends of a longest path
+        one = hops_from(near, first[0])
+        other = hops_from(near, max(one.items(), key=lambda item: item[1])[0])
+        return min(range(self.size), key=lambda rank: (max(one[rank], other[rank]), rank))
+
+    def _near(self, column: Column) -> list[list[Rank]]:
+        near: list[list[Rank]] = [[] for _ in range(self.num_nodes)]
+        for index in column:
+            arc = self.arcs[index]
+            near[arc.parent].append(arc.child)
+            near[arc.child].append(arc.parent)
+        return near
 
     def root_of(self, column: Column) -> Rank:
         """Return the root of an arborescence: the one rank that none of its arcs enters."""
@@ -138,6 +147,18 @@ class Network:
             ends = (arc.parent, arc.child) if down else (arc.child, arc.parent)
             edges.append(Edge(*ends, arc.links))
         return Tree(root, tuple(sorted(edges)))
+
+
+def hops_from(near: Sequence[Sequence[Rank]], start: Rank) -> dict[Rank, int]:
+    """Return how far every node of a tree is from `start`; `near` are everyone's neighbours."""
+    hops = {start: 0}
+    waiting = [start]
+    for node in waiting:
+        for other in near[node]:
+            if other not in hops:
+                hops[other] = hops[node] + 1
+                waiting.append(other)
+    return hops
 
 
 def levels(parents: Sequence[int]) -> list[int]:

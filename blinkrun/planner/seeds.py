@@ -130,14 +130,14 @@ def single_tree(network: Network, root: Rank, packed: Packed, trees: Sequence[Ro
     """
     sparing = sparing_trees(network, root, hubs=(root,))
     for tree in sorted((*trees, *sparing)):
-        rate, _ = _common_rate(network, [tree])
+        rate, _ = common_rate(network, [tree])
         if rate == packed.bound:
             return Packed((tree,), (rate,), packed.prices, packed.bound)
     return packed
 
 
 def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> Packed | None:
-    rate, full = _common_rate(network, trees)
+    rate, full = common_rate(network, trees)
     cost = tree_cost(network, root, [Fraction(at) for at in full])
     if cost == 0:
         return None
@@ -148,7 +148,7 @@ def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -
     return Packed(tuple(trees), (rate,) * len(trees), prices, bound)
 
 
-def _common_rate(network: Network, trees: Sequence[Rooted]) -> tuple[Fraction, list[bool]]:
+def common_rate(network: Network, trees: Sequence[Rooted]) -> tuple[Fraction, list[bool]]:
     """Return the rate that all trees can have at once, and which resources are full then."""
     load: Counter[int] = Counter()
     for tree in trees:

@@ -29,6 +29,7 @@ from blinkrun.types import Rank
 
 DEFAULT_LOSS = Fraction(1, 20)
 ROUNDING = Fraction(1, 1000)  # of the rate, that whole shares may cost
+_LARGE = 8  # ranks; beyond, symmetry is worth looking for
 
 
 def pack(
@@ -81,11 +82,11 @@ def pack(
     if (root is None) is flow.is_rooted or root not in (None, *range(topology.size)):
         raise PlanError(f"{flow} from root {root} of {topology.size} ranks")
     network = network_of(topology, flow)
-    return as_packing(topology, network, root, solve(network, root, loss, floor))
+    return as_packing(topology, network, root, _solve(topology, network, root, loss, floor))
 
 
-def solve(
-    network: Network, root: Rank | None, loss: Fraction, floor: Fraction = Fraction(0)
+def _solve(
+    topology: Topology, network: Network, root: Rank | None, loss: Fraction, floor: Fraction
 ) -> Packed:
     """Return what `pack` returns, in the network's indices.
 
@@ -103,12 +104,16 @@ def solve(
     if packed is not None and (root is not None or packed.trees[-1].depth == 1):
         return packed
     # imported here only: numpy takes longer to import than many plans take to make
+    from blinkrun.planner.folding import folding_of  # noqa: PLC0415
     from blinkrun.planner.lp import Optimum, solve_packing  # noqa: PLC0415
     from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
 
     if packed is None:
         sparing = sparing_trees(network, root)
-        optimum = solve_packing(network, root, [tree.column for tree in (*shallow, *sparing)])
+        start = [tree.column for tree in (*shallow, *sparing)]
+        is_large = network.size > _LARGE and not network.num_relays
+        folding = folding_of(topology, root) if is_large else None
+        optimum = solve_packing(network, root, start, folding=folding)
     else:
         rates: dict[Column, Fraction] = {}
         for tree, rate in zip(packed.trees, packed.rates, strict=True):

@@ -13,6 +13,9 @@ from blinkrun.errors import InternalError
 from blinkrun.planner.network import Column, Network, pruned
 from blinkrun.types import Rank
 
+_MANY_ARCS = 300  # from here on vectors are quicker than loops
+_MAX_WEIGHT = 2**48  # times the number of nodes and a little more this stays within 64 bits
+
 
 def cheapest_tree(
     network: Network, root: Rank | None, weights: Sequence[int], order: Sequence[int] | None = None
@@ -114,6 +117,11 @@ def _spanning(
 ) -> Column:
     if root is None:
         return _kruskal(network, arcs)
+    if len(arcs) >= _MANY_ARCS and max(weights) * len(arcs) < _MAX_WEIGHT:
+        # imported here only: numpy takes longer to import than small plans take to make
+        from blinkrun.planner.arborescence import cheapest_arborescence  # noqa: PLC0415
+
+        return cheapest_arborescence(network, root, weights, arcs)
     entries = [
         (network.arcs[index].parent, network.arcs[index].child, weights[index], index)
         for index in arcs
