@@ -1,8 +1,9 @@
-"""Cheapest arborescences of large networks: Edmonds' algorithm on a matrix of weights."""
+"""Cheapest arborescences of large networks: Edmonds' algorithm on vectors of arcs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +11,35 @@ from numpy.typing import NDArray
 from blinkrun.planner.network import Column, Network
 from blinkrun.types import Rank
 
-_Matrix = NDArray[np.int64]
-_NONE = 2**62  # the weight of an arc that is not there
+_Vector = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A network in which cycles have become nodes.
+
+    Attributes
+    ----------
+    heads : array
+        Per arc the node that it enters.
+    best : list of int
+        Per node the cheapest arc into it; -1 where there is none.
+    cycles : list of list of int
+        Of nodes whose cheapest arcs go round.
+    """
+
+    heads: _Vector
+    best: list[int]
+    cycles: list[list[int]]
 
 
 def cheapest_arborescence(
     network: Network, root: Rank, weights: Sequence[int], arcs: Sequence[int]
 ) -> Column:
     """Return the arborescence from `root` with the least total weight.
+
+    Chu and Liu (1965), Edmonds (1967): take the cheapest arc into every node; where these close
+    cycles, make a node of each, charge arcs into it what they add, and go on.
 
     Parameters
     ----------
@@ -29,74 +51,66 @@ def cheapest_arborescence(
     arcs : sequence of int
         Those to choose from, preferred ones first where they cost the same.
     """
-    size = network.num_nodes
-    cost = np.full((size, size), _NONE, dtype=np.int64)
-    name = np.full((size, size), -1, dtype=np.int64)
-    for place, index in enumerate(arcs):
-        arc = network.arcs[index]
-        # the place decides among equals, and weighs less than any difference
-        weight = weights[index] * len(arcs) + place
-        if weight < cost[arc.parent, arc.child] and arc.child != root:
-            cost[arc.parent, arc.child] = weight
-            name[arc.parent, arc.child] = index
-    where = list(range(size))
-    return tuple(sorted(_chosen(network, root, where, cost, name)))
+    tails = np.array([network.arcs[index].parent for index in arcs])
+    heads = np.array([network.arcs[index].child for index in arcs])
+    # the place decides among equals, and weighs less than any difference
+    cost = np.array([weights[index] for index in arcs]) * len(arcs) + np.arange(len(arcs))
+    levels: list[_Level] = []
+    start, size = root, network.num_nodes
+    while True:
+        level = _level(tails, heads, cost, start, size)
+        levels.append(level)
+        if not level.cycles:
+            break
+        label = _labels(level.cycles, size)
+        for cycle in level.cycles:
+            for node in cycle:
+                cost = np.where(heads == node, cost - cost[level.best[node]], cost)
+        tails, heads, start = label[tails], label[heads], int(label[start])
+        size = int(label.max()) + 1
+    return tuple(sorted(arcs[at] for at in _unfolded(levels)))
 
 
-def _chosen(
-    network: Network, root: int, where: list[int], cost: _Matrix, name: _Matrix
-) -> set[int]:
-    """Return the arcs of a minimum arborescence (Chu and Liu, 1965; Edmonds, 1967).
-
-    `where` says which node of the matrices each node of the network has become.
-    """
-    tails = cost.argmin(axis=0)
-    least = cost.min(axis=0)
-    cycle = _cycle(root, tails.tolist(), (least < _NONE).tolist())
-    if not cycle:
-        heads = (least < _NONE).nonzero()[0]
-        return set(name[tails[heads], heads].tolist())
-    kept = [node for node in range(len(cost)) if node not in cycle]
-    inner_cost, inner_name = _contracted(cost, name, least, cycle, kept)
-    new = {node: at for at, node in enumerate(kept)} | dict.fromkeys(cycle, len(kept))
-    inner_where = [new[node] for node in where]
-    chosen = _chosen(network, new[root], inner_where, inner_cost, inner_name)
-    entered = {where[network.arcs[index].child] for index in chosen}
-    return chosen | {int(name[tails[node], node]) for node in cycle if node not in entered}
+def _level(tails: _Vector, heads: _Vector, cost: _Vector, root: int, size: int) -> _Level:
+    usable = ((heads != root) & (heads != tails)).nonzero()[0]
+    # of several values for one place the last stays: the cheapest
+    dear_first = usable[np.argsort(-cost[usable], kind="stable")]
+    best = np.full(size, -1)
+    best[heads[dear_first]] = dear_first
+    chosen: list[int] = best.tolist()
+    before = [-1 if at < 0 else int(tails[at]) for at in chosen]
+    return _Level(heads, chosen, _cycles(before))
 
 
-def _contracted(
-    cost: _Matrix, name: _Matrix, least: NDArray[np.int64], cycle: list[int], kept: list[int]
-) -> tuple[_Matrix, _Matrix]:
-    """Return the matrices with the cycle as one node, the last; arcs into it cost what they add."""
-    size = len(kept)
-    inner_cost = np.full((size + 1, size + 1), _NONE, dtype=np.int64)
-    inner_name = np.full((size + 1, size + 1), -1, dtype=np.int64)
-    inner_cost[:size, :size] = cost[np.ix_(kept, kept)]
-    inner_name[:size, :size] = name[np.ix_(kept, kept)]
-    rows = np.arange(size)
-    into = cost[np.ix_(kept, cycle)]
-    added = np.where(into < _NONE, into - least[cycle], _NONE)
-    best = added.argmin(axis=1)
-    inner_cost[:size, size] = added[rows, best]
-    inner_name[:size, size] = name[np.ix_(kept, cycle)][rows, best]
-    out = cost[np.ix_(cycle, kept)]
-    best = out.argmin(axis=0)
-    inner_cost[size, :size] = out[best, rows]
-    inner_name[size, :size] = name[np.ix_(cycle, kept)][best, rows]
-    return inner_cost, inner_name
-
-
-def _cycle(root: int, tails: Sequence[int], entered: Sequence[bool]) -> list[int]:
-    """Return the nodes of a cycle among the cheapest arcs into every node, or nothing."""
-    done = {root}
-    for start in range(len(tails)):
+def _cycles(before: Sequence[int]) -> list[list[int]]:
+    """Return the cycles of nodes that each come from the one `before`, -1 for none."""
+    done: set[int] = set()
+    found = []
+    for start in range(len(before)):
         path: list[int] = []
         node = start
-        while node not in done and entered[node]:
+        while node >= 0 and node not in done:
             done.add(node)
             path.append(node)
-            node = tails[node]
-        if node in path:
-            return path[path.index(node) :]
-    return []
+            node = before[node]
+        if node >= 0 and node in path:
+            found.append(path[path.index(node) :])
+    return found
+
+
+def _labels(cycles: Sequence[Sequence[int]], size: int) -> _Vector:
+    """Return the new number of every node; the nodes of a cycle become one."""
+    first = {node: cycle[0] for cycle in cycles for node in cycle}
+    kept = [node for node in range(size) if first.get(node, node) == node]
+    number = {node: at for at, node in enumerate(kept)}
+    return np.array([number[first.get(node, node)] for node in range(size)])
+
+
+def _unfolded(levels: Sequence[_Level]) -> set[int]:
+    """Return the arcs of the last level and, back to the first, those that keep cycles together."""
+    chosen = {at for at in levels[-1].best if at >= 0}
+    for level in reversed(levels[:-1]):
+        entered = {int(level.heads[at]) for at in chosen}
+        for cycle in level.cycles:
+            chosen |= {level.best[node] for node in cycle if node not in entered}
+    return chosen

@@ -32,6 +32,8 @@ from blinkrun.types import Rank
 
 _MAX_TURNS = 512
 
+_Key = tuple[Rank, Rank, tuple[tuple[int, int], ...], tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Folding:
@@ -58,9 +60,11 @@ class Folding:
         """Return the trees turned round by every renaming, each with its part of the rate."""
         arc_of = {arc.links: index for index, arc in enumerate(network.arcs)}
         taken = sorted({index for column in rates for index in column})
+        links = {link for index in taken for link in network.arcs[index].links}
+        arcs = {key: index for key, index in self.shape.arcs.items() if index in links}
         found: dict[Column, Fraction] = {}
         for ranks in self.turns:
-            goes = _links(self.shape, ranks)
+            goes = _links(self.shape, arcs, ranks)
             where = {
                 index: arc_of[tuple(sorted(goes[link] for link in network.arcs[index].links))]
                 for index in taken
@@ -81,6 +85,7 @@ def folding_of(topology: Topology, root: Rank | None) -> Folding | None:
     root : Rank or None
         Of broadcast and reduce.
     """
+    # without relays, the arcs of this flow are the links, in their order
     shape = shape_of(network_of(topology, Flow.ALL_DOWN))
     blocks = blocks_of(shape, root)
     if not 1 < prod(len(block.ranks) for block in blocks) <= _MAX_TURNS:
@@ -92,7 +97,7 @@ def folding_of(topology: Topology, root: Rank | None) -> Folding | None:
         _renaming(topology.size, list(zip(blocks, orders, strict=True)))
         for orders in product(*(list(_orders(block)) for block in blocks))
     ]
-    moved = [_resources(shape, _links(shape, ranks)) for ranks in steps]
+    moved = [_resources(shape, _links(shape, shape.arcs, ranks)) for ranks in steps]
     return Folding(
         resources=_merged(len(topology.resources), moved),
         ranks=_merged(topology.size, steps),
@@ -129,29 +134,23 @@ def _steps(block: Block) -> Iterator[tuple[Rank, ...]]:
             yield tuple(rank for part in inner for rank in part)
 
 
-def _links(shape: Shape, ranks: Renaming) -> tuple[int, ...]:
-    """Return where each link goes; the arcs of `shape` are single links."""
-    arcs = shape.network.arcs
-    goes = [0] * len(arcs)
-    for (parent, child, *alike), index in shape.arcs.items():
-        found = shape.arcs[(ranks[parent], ranks[child], *alike)]
-        goes[arcs[index].links[0]] = arcs[found].links[0]
-    return tuple(goes)
+def _links(shape: Shape, arcs: Mapping[_Key, int], ranks: Renaming) -> dict[int, int]:
+    """Return where links go; the arcs of `shape` are single links, with equal numbers."""
+    return {
+        index: shape.arcs[(ranks[parent], ranks[child], width, kinds)]
+        for (parent, child, width, kinds), index in arcs.items()
+    }
 
 
-def _resources(shape: Shape, links: Sequence[int]) -> list[int]:
+def _resources(shape: Shape, links: Mapping[int, int]) -> list[int]:
     """Return where each resource goes; which of several with equal takers makes no difference."""
     capacities = shape.network.capacities
     place: dict[object, int] = {}
-    takers: list[list[tuple[int, int]]] = [[] for _ in capacities]
-    for arc in shape.network.arcs:
-        for at, times in arc.use:
-            takers[at].append((arc.links[0], times))
-    for at, taken in enumerate(takers):
-        place.setdefault((capacities[at], tuple(sorted(taken))), at)
+    for at, taken in enumerate(shape.takers):
+        place.setdefault((capacities[at], taken), at)
     return [
         place[capacities[at], tuple(sorted((links[link], times) for link, times in taken))]
-        for at, taken in enumerate(takers)
+        for at, taken in enumerate(shape.takers)
     ]
 
 

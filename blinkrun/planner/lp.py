@@ -23,7 +23,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -77,6 +77,7 @@ def solve_packing(
     columns: Iterable[Column],
     *,
     folding: Folding | None = None,
+    enough: Callable[[Fraction], Fraction] | None = None,
 ) -> Optimum:
     """Return the optimum over all trees.
 
@@ -89,6 +90,9 @@ def solve_packing(
     folding : Folding, optional
         What of the machine is alike, to be quicker; there are then as many trees as renamings for
         each one that the program finds.
+    enough : callable, optional
+        From the bound to the rate that is wanted, if less: of a folded machine some trees are then
+        left out.
     """
     master = Master(network, root, dict.fromkeys(columns), folding=folding)
     orders = _orders(network, root, folding)
@@ -98,13 +102,43 @@ def solve_packing(
         if not new:
             found = _settled(master, orders)
             if isinstance(found, Exact):
-                return _proven(master, found.rates, found.prices, folding)
+                return _optimum(master, found, folding, enough)
             new = found
         if not new:
             return _rounded(master, folding)
         for column in new:
             master.add(column)
     raise InternalError(f"packing has not converged after {_MAX_ROUNDS} rounds")
+
+
+def _optimum(
+    master: Master,
+    exact: Exact,
+    folding: Folding | None,
+    enough: Callable[[Fraction], Fraction] | None,
+) -> Optimum:
+    network = master.network
+    bound = total_price(exact.prices, network.capacities)
+    if folding is None:
+        return Optimum(exact.rates, tuple(master), exact.prices, bound)
+    rates = exact.rates
+    if enough is not None:
+        rates = _fewer(Master(network, master.root, rates, folding=folding), enough(bound)) or rates
+    whole = folding.turned(network, rates)
+    if network.flow.is_joint:
+        whole = equal_totals(network, whole)
+    return Optimum(whole, tuple(whole), exact.prices, bound)
+
+
+def _fewer(master: Master, least: Fraction) -> dict[Column, Fraction]:
+    """Return trees that reach `least` without those that can be spared; maybe none."""
+    for column in tuple(master):
+        without = master.copy()
+        without.remove(column)
+        if without.solve() >= least:
+            master = without
+    exact = master.exact()
+    return exact.rates if exact is not None and sum(exact.rates.values()) >= least else {}
 
 
 _Orders = Sequence[tuple[Rank | None, list[int]]]
@@ -154,27 +188,20 @@ def _settled(master: Master, orders: _Orders) -> Exact | list[Column]:
 
 def _rounded(master: Master, folding: Folding | None) -> Optimum:
     """Return what floating point says, made to fit; its rate is a little below its bound."""
-    prices, _ = master.prices()
-    rates = {c: Fraction(rate) for c, rate in master.rates().items() if rate > 0}
-    return _proven(master, rates, [Fraction(price) for price in prices], folding)
-
-
-def _proven(
-    master: Master,
-    rates: Mapping[Column, Fraction],
-    prices: Sequence[Fraction],
-    folding: Folding | None,
-) -> Optimum:
-    """Return the optimum: rates that fit, and prices at which trees cost 1."""
     network = master.network
+    prices = [Fraction(price) for price in master.prices()[0]]
     cost = tree_cost(network, master.root, prices)
     if cost == 0:
         raise InternalError("no resource prices prove a bound on the packing")
-    scaled = tuple(price / cost for price in prices)
+    proof = tuple(price / cost for price in prices)
+    rates = {c: Fraction(rate) for c, rate in master.rates().items() if rate > 0}
     whole = rates if folding is None else folding.turned(network, rates)
-    fitted = fitting_rates(network, whole)
-    known = tuple(master) if folding is None else tuple(fitted)
-    return Optimum(fitted, known, scaled, total_price(scaled, network.capacities))
+    return Optimum(
+        rates=fitting_rates(network, whole),
+        columns=tuple(master) if folding is None else tuple(whole),
+        prices=proof,
+        bound=total_price(proof, network.capacities),
+    )
 
 
 def fitting_rates(network: Network, rates: Mapping[Column, Fraction]) -> dict[Column, Fraction]:

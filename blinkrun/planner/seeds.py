@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from blinkrun.planner.certificate import total_price, tree_cost
+from blinkrun.planner.certificate import total_price
 from blinkrun.planner.network import Column, Network, levels, shallow_tree
 from blinkrun.planner.spanning import cheapest_tree
 from blinkrun.types import Rank
@@ -138,10 +138,17 @@ def single_tree(network: Network, root: Rank, packed: Packed, trees: Sequence[Ro
 
 def _equal_rates(network: Network, root: Rank | None, trees: Sequence[Rooted]) -> Packed | None:
     rate, full = common_rate(network, trees)
-    cost = tree_cost(network, root, [Fraction(at) for at in full])
-    if cost == 0:
+    weights = network.weights(full)
+    least = 0
+    for number, own in enumerate(network.roots if root is None else (root,)):
+        cost = sum(weights[arc] for arc in cheapest_tree(network, own, weights))
+        if network.flow.is_joint and cost < sum(weights[arc] for arc in trees[number].column):
+            return None  # full resources are not the cut: this root can go round them
+        least += cost
+    if least == 0:
         return None
-    prices = tuple(Fraction(at) / cost for at in full)
+    many = network.size if network.flow.is_joint else 1
+    prices = tuple(Fraction(at * many, least) for at in full)
     bound = total_price(prices, network.capacities)
     if bound != rate * len(trees):
         return None

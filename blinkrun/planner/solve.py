@@ -14,7 +14,7 @@ from fractions import Fraction
 from blinkrun.errors import PlanError
 from blinkrun.planner.branchings import pack_branchings
 from blinkrun.planner.certificate import Certificate
-from blinkrun.planner.network import Column, Network, network_of
+from blinkrun.planner.network import Network, network_of
 from blinkrun.planner.packing import Flow, Packing
 from blinkrun.planner.seeds import (
     Packed,
@@ -30,6 +30,8 @@ from blinkrun.types import Rank
 DEFAULT_LOSS = Fraction(1, 20)
 ROUNDING = Fraction(1, 1000)  # of the rate, that whole shares may cost
 _LARGE = 8  # ranks; beyond, symmetry is worth looking for
+_MAX_HUBS = 8  # ranks near which the first trees are looked for
+_MANY_RANKS = 16  # beyond, what is sparing is left to the linear program
 
 
 def pack(
@@ -108,20 +110,22 @@ def _solve(
     from blinkrun.planner.lp import Optimum, solve_packing  # noqa: PLC0415
     from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
 
+    def enough(bound: Fraction) -> Fraction:
+        return min(bound, max(bound * (1 - loss) / (1 - ROUNDING), floor))
+
     if packed is None:
-        sparing = sparing_trees(network, root)
+        folding = None
+        if network.size > _LARGE and not network.num_relays:
+            folding = folding_of(topology, root)
+        hubs = range(0, network.size, -(-network.size // _MAX_HUBS))
+        sparing = sparing_trees(network, root, hubs)
         start = [tree.column for tree in (*shallow, *sparing)]
-        is_large = network.size > _LARGE and not network.num_relays
-        folding = folding_of(topology, root) if is_large else None
-        optimum = solve_packing(network, root, start, folding=folding)
+        optimum = solve_packing(network, root, start, folding=folding, enough=enough)
     else:
-        rates: dict[Column, Fraction] = {}
-        for tree, rate in zip(packed.trees, packed.rates, strict=True):
-            # the same tree may hang from two hubs
-            rates[tree.column] = rates.get(tree.column, Fraction(0)) + rate
+        rates = dict(zip([tree.column for tree in packed.trees], packed.rates, strict=True))
         optimum = Optimum(rates, tuple(rates), packed.prices, packed.bound)
-    least = max(optimum.bound * (1 - loss) / (1 - ROUNDING), floor)
-    return few_trees(network, root, optimum, shallow=shallow, target=min(least, optimum.rate))
+    target = min(enough(optimum.bound), optimum.rate)
+    return few_trees(network, root, optimum, shallow=shallow, target=target)
 
 
 def _quick(
@@ -137,6 +141,8 @@ def _quick(
         found += [] if branchings is None else [branchings]
     if found:
         return min(found, key=lambda packed: (len(packed.trees), packed.trees[-1].depth))
+    if network.size > _MANY_RANKS:
+        return None
     return certified(network, root, sparing_trees(network, root))
 
 
