@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blinkrun.cli.output import emit
+from blinkrun.cli.output import emit, json_text
 from blinkrun.cli.plan_options import PlanOptions, make_parser, parse
 from blinkrun.errors import ReportError, UsageError
 
@@ -46,18 +45,14 @@ def _plan(options: PlanOptions) -> str:
         from blinkrun.cli.plan_advice import advice_of, advice_text  # noqa: PLC0415
 
         advice = advice_of(subject, options)
-        return _as_lines(advice) if options.json else advice_text(advice)
+        return json_text(advice) if options.json else advice_text(advice)
     from blinkrun.cli.plan_text import plan_text  # noqa: PLC0415
     from blinkrun.cli.planning import report_of  # noqa: PLC0415
 
     report = report_of(subject, options)
     if options.plot is not None:
         _draw(subject, report, options.plot)
-    return _as_lines(report) if options.json else plan_text(report)
-
-
-def _as_lines(value: object) -> str:
-    return json.dumps(value, indent=1) + "\n"
+    return json_text(report) if options.json else plan_text(report)
 
 
 def _draw(subject: Subject, report: Mapping[str, Any], path: Path) -> None:

@@ -23,6 +23,8 @@ _KINDS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "shm": "shared mem
 def plan_text(report: Mapping[str, Any]) -> str:
     """Return the whole plan for people."""
     parts = [_head(report), _trees(report), _resources(report), _times(report)]
+    if "hybrid" in report:
+        parts.append(_hybrid(report))
     return "\n\n".join(parts) + "\n"
 
 
@@ -147,6 +149,21 @@ def _times(report: Mapping[str, Any]) -> str:
                 format_rate(row["algbw_gb_per_s"]),
                 "-" if ring is None else format_seconds(ring),
                 row["trees"],
+            ]
+        )
+    return align(rows, right=range(4))
+
+
+def _hybrid(report: Mapping[str, Any]) -> str:
+    """Return the paper's split of the data over NVLink and PCIe."""
+    rows = [["hybrid", "time", "GB/s", "over PCIe"]]
+    for row in report["hybrid"]:
+        rows.append(
+            [
+                format_bytes(row["bytes"]),
+                format_seconds(row["seconds"]),
+                format_rate(row["bytes"] / row["seconds"] / 1e9),
+                f"{100 * row['pcie_bytes'] / row['bytes']:.3g} %",
             ]
         )
     return align(rows, right=range(4))

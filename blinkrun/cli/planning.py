@@ -11,10 +11,10 @@ from blinkrun.cli.plan_options import PlanOptions
 from blinkrun.cli.subject import Subject, check_joined, check_ranks
 from blinkrun.errors import UsageError
 from blinkrun.planner.certificate import Certificate
-from blinkrun.planner.method import Method, pack_by
+from blinkrun.planner.method import Method, pack_by, pack_paper
 from blinkrun.planner.packing import Flow, Packing
 from blinkrun.planner.packing_json import packing_from_json, packing_to_json
-from blinkrun.planner.predict import Timing
+from blinkrun.planner.predict import SIZES, Timing
 from blinkrun.planner.report import LANE, Planned, as_json, times_of
 from blinkrun.planner.rings import ring_peer
 from blinkrun.planner.store import cached, command_cache_dir
@@ -55,12 +55,15 @@ def report_of(subject: Subject, options: PlanOptions) -> dict[str, Any]:
     """
     job = job_of(subject, options)
     planned = plan_job(subject, job, options)
-    return as_json(planned) | {
+    report = as_json(planned) | {
         "what": subject.what,
         "links": options.links or links_of(link.kind for link in job.topology.links),
         "method": options.method,
         "loss": str(options.loss),
     }
+    if options.method == Method.PAPER and job.topology.unit != LANE:
+        report["hybrid"] = _hybrid(job, options.loss)
+    return report
 
 
 def job_of(subject: Subject, options: PlanOptions) -> Job:
@@ -107,6 +110,21 @@ def plan_job(subject: Subject, job: Job, options: PlanOptions) -> Planned:
         peer,
     )
     return Planned(job.topology, packing, certificate, lane, peer, times)
+
+
+def _hybrid(job: Job, loss: Fraction) -> list[dict[str, Any]]:
+    """Return how the paper splits data over NVLink and PCIe, which it packs apart."""
+    both = pack_paper(job.topology, job.flow, job.root, loss=loss)
+    splits = [(size, both.split(size)) for size in SIZES]
+    return [
+        {
+            "bytes": size,
+            "nvlink_bytes": split.nvlink_bytes,
+            "pcie_bytes": split.pcie_bytes,
+            "seconds": split.time_ns / 1e9,
+        }
+        for size, split in splits
+    ]
 
 
 def _pack(job: Job, options: PlanOptions, floor: Fraction) -> tuple[Packing, Certificate]:

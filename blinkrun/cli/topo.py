@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blinkrun.cli.output import emit
+from blinkrun.cli.output import emit, json_text
 from blinkrun.cli.topo_options import TopoOptions, make_parser, parse
 from blinkrun.errors import ReportError, UsageError
 
@@ -69,7 +68,7 @@ def _show(options: TopoOptions) -> str:
 
         return write_nccl_xml(machine)
     if options.form == "json":
-        return json.dumps(topo_json(subject, machine), indent=1) + "\n"
+        return json_text(topo_json(subject, machine))
     return topo_text(subject, machine)
 
 
@@ -81,7 +80,7 @@ def _host(host: Host, options: TopoOptions) -> str:
     if options.form == "json":
         cpus = [[cpu.cpu, cpu.core, cpu.socket, cpu.numa] for cpu in host.cpus]
         facts: dict[str, Any] = {"gpu_names": [], "nics": [], "nvlink": [], "pcie": {}, "xgmi": []}
-        return json.dumps(facts | {"cpus": cpus, "is_complete": host.complete}, indent=1) + "\n"
+        return json_text(facts | {"cpus": cpus, "is_complete": host.complete})
     return f"no GPU here; {host.describe()}\n"
 
 

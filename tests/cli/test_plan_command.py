@@ -129,6 +129,16 @@ def test_methods(capsys: Captured, method: str) -> None:
     assert method != "exact" or plan["is_optimal"]
 
 
+def test_the_paper_splits_large_data_over_nvlink_and_pcie(capsys: Captured) -> None:
+    words = "plan broadcast --topology dgx-1v --gpus 0,1,2,3 --method paper"
+    rows = json.loads(run(capsys, f"{words} --json")[1])["hybrid"]
+    assert [row["pcie_bytes"] for row in rows[:5]] == [0] * 5
+    assert 0 < rows[-1]["pcie_bytes"] < rows[-1]["nvlink_bytes"]
+    assert all(row["pcie_bytes"] + row["nvlink_bytes"] == row["bytes"] for row in rows)
+    assert "over PCIe" in run(capsys, words)[1]
+    assert "hybrid" not in json.loads(run(capsys, f"{words} --links nvlink --json")[1])
+
+
 def test_loss_gives_fewer_trees_but_never_less_than_rings(capsys: Captured) -> None:
     plans = {}
     for loss in ("0", "5%", "50%"):
