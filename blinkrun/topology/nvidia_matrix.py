@@ -185,17 +185,18 @@ class _Grid:
     def stated(self, row: str, column: str) -> str:
         """Return what the matrix says of a row's device and a column's, or nothing."""
         cell = self.cells.get(row, {}).get(column, "")
-        return cell if words.is_link(cell) else ""
+        return cell if words.is_link(cell) and self._fits(cell) else ""
 
 
 def _columns(table: Table, source: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the names of a matrix's columns, and a note if the header does not tell them."""
     labels = tuple(dict.fromkeys(row.label for row in table.rows))
-    longest = max((len(_run(row.words)) for row in table.rows), default=0)
+    lengths = sorted(len(_run(row.words)) for row in table.rows) or [0]
+    longest = lengths[-1]
     columns = table.columns
     more = tuple(name for name in labels if name not in columns)
     notes = []
-    if more and len(columns) + len(more) <= longest:
+    if more and len(columns) + len(more) <= lengths[len(lengths) // 2]:
         what = f"the header lacks {words.spans(more)}" if columns else "there is no header"
         notes.append(f"{what}: columns are taken to be in the order of the rows")
         columns = (*columns, *more)

@@ -125,7 +125,9 @@ def unfuse(word: str) -> tuple[tuple[str, str], ...]:
     if count is None:
         return ()
     digits, rest = count[1], word[count.end() :]
-    ways = [(f"NV{digits[:k]}", (digits[k:] + rest).lstrip(",")) for k in (1, 2)]
+    ways = [
+        (f"NV{digits[:k]}", (digits[k:] + rest).lstrip(",")) for k in range(1, len(digits[:2]) + 1)
+    ]
     return tuple((cell, value) for cell, value in ways if is_link(cell) and is_value(value))
 
 
