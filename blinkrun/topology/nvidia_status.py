@@ -70,8 +70,6 @@ class Listing:
         By the GPU's name in a matrix (``GPU0``), as far as they are told.
     status : tuple of LinkStatus
         Of the GPUs whose links are listed; the name is ``?`` where none stands above the links.
-    is_cut : bool
-        Whether the list stops before its end.
     """
 
     line: int
@@ -79,7 +77,6 @@ class Listing:
     models: Mapping[str, str]
     uuids: Mapping[str, str]
     status: tuple[LinkStatus, ...]
-    is_cut: bool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,7 +134,7 @@ def _listed(lines: Sequence[Line]) -> Iterator[_Listed]:
             elif event["none"]:
                 open_ = open_ or [_Listed(UNKNOWN, line.number)]
                 open_[-1].is_all_inactive = True
-            elif event["link"]:
+            else:
                 if not open_ or (open_[-1].index == UNKNOWN and _repeats(open_[-1], event)):
                     yield from open_
                     open_ = [_Listed(UNKNOWN, line.number)]
@@ -174,14 +171,12 @@ def _listing(group: Sequence[_Listed]) -> tuple[Listing, ...]:
     if not gpus:
         return ()
     named = [listed for listed in gpus if listed.index != UNKNOWN]
-    status = tuple(_statuses(gpus))
     listing = Listing(
         line=gpus[0].line,
         last_line=max(listed.line + len(listed.links) for listed in gpus),
         models={_name(listed): listed.model for listed in named},
         uuids={_name(listed): listed.uuid for listed in named if listed.uuid},
-        status=status,
-        is_cut=any(one.is_cut for one in status) or any(g.is_followed_by_dots for g in gpus),
+        status=tuple(_statuses(gpus)),
     )
     return (listing,)
 

@@ -191,7 +191,7 @@ class _Scanner:
     def mended(self, line: Line, found: tuple[str, ...]) -> tuple[str, ...]:
         """Return a line's words, the first one made whole if the line above broke inside of it."""
         last, self._last = self._last, line
-        pieces = self._row if self._label else self._header_words()
+        table, pieces = self.table, self._row if self._label else self._header_words()
         is_broken = (
             pieces
             and found
@@ -199,7 +199,7 @@ class _Scanner:
             and not (last.text[-1:].isspace() or line.text[:1].isspace())
             and not (self._label and any(map(words.is_device, found)))
         )
-        if not is_broken:
+        if table is None or not is_broken:
             return found
         is_known = words.is_link if self._label else _is_of_header
         whole, parts = pieces[-1] + found[0], (pieces[-1], found[0])
@@ -207,8 +207,7 @@ class _Scanner:
         is_count = is_known(parts[0]) and self._label and len(last.text) >= _TERMINAL
         if is_known(whole) and not is_known(parts[1]) and (is_count or not is_known(parts[0])):
             pieces[-1] = whole
-            if self.table is not None:
-                self.table.names.update(self.table.columns)
+            table.names.update(table.columns)
             return found[1:]
         return found
 

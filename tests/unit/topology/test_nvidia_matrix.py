@@ -4,7 +4,9 @@ import pytest
 
 from blinkrun.errors import ReportError
 from blinkrun.topology.nvidia_smi import looks_like_nvidia_smi, read_nvidia_reports, read_nvidia_smi
+from blinkrun.topology.nvidia_tables import find_tables
 from blinkrun.topology.nvidia_words import unfuse
+from blinkrun.topology.paste import clean_lines
 from blinkrun.topology.serialize import facts
 
 PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
@@ -377,6 +379,13 @@ def test_broken_states_are_refused_and_taken_in_part():
     machine = read_nvidia_smi(text, partial=True)
     assert machine.p2p == ((0, 1, "OK"), (0, 2, "OK"))
     assert machine.missing == ("GPU1", "GPU2")
+
+
+def test_what_no_machine_has_is_not_kept():
+    (table,) = find_tables(clean_lines("GPU0 " + " ".join(f"NIC{k}" for k in range(5000))))
+    assert 2000 < len(table.columns) < 5000
+    (table,) = find_tables(clean_lines("GPU0 GPU1\nGPU0" + " X" * 5000))
+    assert 2000 < len(table.rows[0].words) < 5000
 
 
 def test_long_texts_are_recognised_by_a_name():

@@ -147,3 +147,8 @@ def test_lists_that_contradict_one_another_are_of_two_machines():
     assert len(read_nvidia_reports(MATRIX + listed(["25 GB/s"]) + other)) == 2
     models = "GPU 0: Tesla T4\n" + "GPU 0: Tesla V100\n"
     assert len(read_nvidia_reports(models)) == 2
+
+
+def test_the_same_list_three_hundred_times_is_one():
+    (machine,) = read_nvidia_reports(listed(["25 GB/s"]) * 300)
+    assert machine.status == (LinkStatus("GPU0", 1, 0, 25.0),)
