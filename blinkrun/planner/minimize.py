@@ -144,9 +144,13 @@ def few_trees(
     target : Fraction
         At most the optimum's rate.
     """
+    rate = _common_rate(network, shallow)
+    if rate * len(shallow) >= target:
+        best = tuple(shallow)
+        return Packed(best, (rate,) * len(best), optimum.prices, optimum.bound)
     search = _Search(network, root, float(target) * _TOLERANCE, Master(network, root))
-    rates = _equal_rates(network, shallow, target)
-    if not rates and len(optimum.rates) * len(network.capacities) <= _LARGE:
+    rates: dict[Column, Fraction] = {}
+    if len(optimum.rates) * len(network.capacities) <= _LARGE:
         rates = _found(search, optimum, shallow, target)
     if sum(rates.values()) < target:  # too large to search, or floating point was too kind
         rates = dict(optimum.rates)
@@ -159,17 +163,14 @@ def few_trees(
     )
 
 
-def _equal_rates(
-    network: Network, shallow: Sequence[Rooted], target: Fraction
-) -> dict[Column, Fraction]:
-    """Return one-hop trees at equal rates, or two-hop ones from a root, if these are enough.
+def _common_rate(network: Network, shallow: Sequence[Rooted]) -> Fraction:
+    """Return what one-hop trees can all have at once, or two-hop ones from a root; else 0.
 
     They may be more than others, but no chunk waits for another, and that is worth more.
     """
     if not shallow or max(tree.depth for tree in shallow) > (2 if network.flow.is_rooted else 1):
-        return {}
-    rate, _ = common_rate(network, shallow)
-    return {tree.column: rate for tree in shallow} if rate * len(shallow) >= target else {}
+        return Fraction(0)
+    return common_rate(network, shallow)[0]
 
 
 def _found(

@@ -1,4 +1,4 @@
-"""From floating-point solutions of linear programs to exact fractions."""
+"""Linear equations in whole numbers, solved in fractions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ from math import isqrt
 
 Matrix = Sequence[Sequence[int]]
 _PRIMES = (2**127 - 1, 2**521 - 1, 2**2203 - 1)  # Mersenne; the first is enough for most
-
-
-def round_fraction(value: float, max_denominator: int) -> Fraction:
-    """Return the closest fraction, 0 for what is only noise.
-
-    >>> round_fraction(0.42857142857, 1000), round_fraction(-1e-12, 1000)
-    (Fraction(3, 7), Fraction(0, 1))
-    """
-    return max(Fraction(0), Fraction(value).limit_denominator(max_denominator))
 
 
 def solve_square(rows: Matrix, rhs: Sequence[int]) -> list[Fraction] | None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from blinkrun.errors import PlanError
 from blinkrun.planner.branchings import pack_branchings
 from blinkrun.planner.certificate import Certificate
-from blinkrun.planner.network import Network, network_of
+from blinkrun.planner.network import Column, Network, network_of
 from blinkrun.planner.packing import Flow, Packing
 from blinkrun.planner.seeds import (
     Packed,
@@ -103,7 +103,10 @@ def _solve(
         raise PlanError(f"loss {loss} is not in [0, 1)")
     shallow = shallow_trees(network, root)
     packed = _quick(network, root, shallow, loss, floor)
-    if packed is not None and (root is not None or packed.trees[-1].depth == 1):
+    # from a root, or one tree for each, there is nothing to be gained; nor over one hop
+    if packed is not None and (
+        network.flow is not Flow.BOTH or max(tree.depth for tree in packed.trees) == 1
+    ):
         return packed
     # imported here only: numpy takes longer to import than many plans take to make
     from blinkrun.planner.folding import folding_of  # noqa: PLC0415
@@ -122,7 +125,9 @@ def _solve(
         start = [tree.column for tree in (*shallow, *sparing)]
         optimum = solve_packing(network, root, start, folding=folding, enough=enough)
     else:
-        rates = dict(zip([tree.column for tree in packed.trees], packed.rates, strict=True))
+        rates: dict[Column, Fraction] = {}
+        for tree, rate in zip(packed.trees, packed.rates, strict=True):
+            rates[tree.column] = rates.get(tree.column, Fraction(0)) + rate
         optimum = Optimum(rates, tuple(rates), packed.prices, packed.bound)
     target = min(enough(optimum.bound), optimum.rate)
     return few_trees(network, root, optimum, shallow=shallow, target=target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, permutations
 
@@ -13,7 +14,7 @@ from scipy.optimize import linprog
 
 from blinkrun.planner.network import network_of
 from blinkrun.topology.cpu import Cpu, Host, cpu_topology
-from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
+from blinkrun.topology.graph import Link, LinkKind, Resource, Topology, induce
 
 
 def mesh_of(size, lanes, name="mesh"):
@@ -131,6 +132,39 @@ def doubled(draw, machines):
     )
 
 
+@st.composite
+def mixed(draw, max_size=5):
+    """A mesh that need not join all devices, and a PCIe tree that does, staged beside wires."""
+    tree = draw(pcie_trees(max_size=max_size))
+    pairs = list(combinations(range(tree.size), 2))
+    wired = draw(st.sets(st.sampled_from(pairs)))
+    lanes = {}
+    for low, high in sorted(wired):
+        lanes[low, high] = draw(st.integers(1, 6))
+        lanes[high, low] = draw(st.just(lanes[low, high]) | st.integers(1, 6))
+    mesh = mesh_of(tree.size, lanes)
+    staged = tuple(
+        replace(link, kind=LinkKind.STAGED) if (link.src, link.dst) in lanes else link
+        for link in tree.links
+    )
+    return replace(
+        mesh, name="mixed", links=mesh.links + staged, resources=mesh.resources + tree.resources
+    )
+
+
+@st.composite
+def relayed(draw, max_size=5, max_relays=2):
+    """A machine of which the last devices are relays, and only they may join some ranks."""
+    whole = draw(
+        meshes(min_size=3, max_size=max_size)
+        | pcie_trees(min_size=3, max_size=max_size)
+        | doubled(meshes(min_size=3, max_size=max_size))
+    )
+    relays = draw(st.integers(1, min(max_relays, whole.size - 2)))
+    devices = draw(st.permutations(range(whole.size)))
+    return induce(whole, devices[:-relays], devices[-relays:])
+
+
 def machines(max_size=6):
     """Any of the above."""
     plain = st.one_of(
@@ -139,7 +173,7 @@ def machines(max_size=6):
         pcie_trees(max_size=max_size),
         cpu_hosts(max_size=max_size),
     )
-    return plain | doubled(meshes(max_size=max_size))
+    return plain | doubled(meshes(max_size=max_size)) | mixed(max_size=max_size)
 
 
 def partitions(items):
@@ -194,15 +228,28 @@ def _lanes(topology):
 
 
 def all_trees(network, root):
-    """Every spanning tree (from `root`, if given) as a tuple of arcs."""
-    for arcs in combinations(range(len(network.arcs)), network.size - 1):
+    """Every tree (from `root`, if given) as a tuple of arcs: all ranks, and relays between them."""
+    relays = range(network.size, network.num_nodes)
+    for count in range(network.num_relays + 1):
+        for chosen in combinations(relays, count):
+            yield from _trees_over(network, root, {*range(network.size), *chosen})
+
+
+def _trees_over(network, root, nodes):
+    within = [
+        at for at, arc in enumerate(network.arcs) if arc.parent in nodes and arc.child in nodes
+    ]
+    for arcs in combinations(within, len(nodes) - 1):
+        ends = Counter(end for a in arcs for end in (network.arcs[a].parent, network.arcs[a].child))
+        if any(ends[node] < 2 for node in nodes if node >= network.size):
+            continue  # a relay at an end
         if root is None:
             graph = nx.Graph([(network.arcs[a].parent, network.arcs[a].child) for a in arcs])
-            if len(graph) == network.size and nx.is_tree(graph):
+            if len(graph) == len(nodes) and nx.is_tree(graph):
                 yield arcs
             continue
         parents = {network.arcs[a].child: network.arcs[a].parent for a in arcs}
-        if len(parents) == network.size - 1 and root not in parents and _leads(parents, root):
+        if len(parents) == len(nodes) - 1 and root not in parents and _leads(parents, root):
             yield arcs
 
 
@@ -218,13 +265,26 @@ def _leads(parents, root):
 
 
 def best_rate(topology, flow, root):
-    """The best rate as a float: a linear program over all trees, listed one by one."""
+    """The best rate as a float: a linear program over all trees, listed one by one.
+
+    Where all ranks are roots, a last variable is the rate of each of them.
+    """
     network = network_of(topology, flow)
-    trees = list(all_trees(network, root))
-    matrix = np.zeros((len(network.capacities), len(trees)))
-    for column, tree in enumerate(trees):
+    roots = range(network.size) if flow.is_joint else [root]
+    trees = [(own, tree) for own in roots for tree in all_trees(network, own)]
+    matrix = np.zeros((len(network.capacities), len(trees) + 1))
+    for column, (_, tree) in enumerate(trees):
         for arc in tree:
             for at, times in network.arcs[arc].use:
                 matrix[at, column] += times
-    found = linprog(-np.ones(len(trees)), A_ub=matrix, b_ub=network.capacities)
+    if not flow.is_joint:
+        found = linprog(-np.ones(len(trees)), A_ub=matrix[:, :-1], b_ub=network.capacities)
+        return -found.fun
+    equal = np.zeros((network.size, len(trees) + 1))
+    equal[:, -1] = -1
+    for column, (own, _) in enumerate(trees):
+        equal[own, column] = 1
+    gain = np.zeros(len(trees) + 1)
+    gain[-1] = -network.size
+    found = linprog(gain, A_ub=matrix, b_ub=network.capacities, A_eq=equal, b_eq=[0] * network.size)
     return -found.fun
