@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from blinkrun.cli.figures import (
@@ -45,7 +46,7 @@ def headline(report: Mapping[str, Any]) -> str:
 
 
 def _head(report: Mapping[str, Any]) -> str:
-    loss = f", loss {100 * float(report['loss']):g} %" if report["method"] != "onehop" else ""
+    loss = f", loss {float(100 * Fraction(report['loss'])):g} %" if report["method"] != "onehop" else ""
     lines = [f"{headline(report)} (links {report['links']}, method {report['method']}{loss})"]
     rows = [("rate", _amount(report, "rate")), ("bound", _amount(report, "bound"))]
     rows.append(("proof", report["certificate"]["why"]))

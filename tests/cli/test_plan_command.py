@@ -139,6 +139,11 @@ def test_the_paper_splits_large_data_over_nvlink_and_pcie(capsys: Captured) -> N
     assert "hybrid" not in json.loads(run(capsys, f"{words} --links nvlink --json")[1])
 
 
+def test_the_loss_stands_in_the_text(capsys: Captured) -> None:
+    out = run(capsys, "plan allreduce --topology dgx-1v --gpus 0-2 --links nvlink --loss 0.05")[1]
+    assert "loss 5 %" in out
+
+
 def test_loss_gives_fewer_trees_but_never_less_than_rings(capsys: Captured) -> None:
     plans = {}
     for loss in ("0", "5%", "50%"):
