@@ -247,7 +247,18 @@ def _named(topology: Topology, ranks: Sequence[Rank]) -> str:
 
 
 def _amount(value: Fraction, unit: str) -> str:
-    return f"{value} {unit}{'s' if unit == 'lane' and value != 1 else ''}"
+    """Return a rate exactly; those in MB/s as GB/s, which is how people compare them.
+
+    >>> _amount(Fraction(24, 7), "lane"), _amount(Fraction(6500), "MB/s")
+    ('24/7 lanes', '6.5 GB/s')
+    >>> _amount(Fraction(572_000, 7), "MB/s")
+    '81.71 GB/s (572/7)'
+    """
+    if unit != "MB/s":
+        return f"{value} {unit}{'s' if unit == 'lane' and value != 1 else ''}"
+    rate = value / 1000
+    short = f"{float(rate):g}"
+    return f"{short} GB/s" if Fraction(short) == rate else f"{float(rate):.4g} GB/s ({rate})"
 
 
 def _s(count: Fraction) -> str:
