@@ -6,6 +6,7 @@
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
 #   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
 #                  BENCH_FLAGS="--launches 1 --only training": a part)
+#   make plans     the tables and the picture of docs/planning.md (about half an hour)
 #   make clean     remove what the others made
 # PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
 
@@ -20,7 +21,7 @@ DEMO := .venv-demo
 TREE := $(TEST)/tree
 CORE := setup.py pyproject.toml blinkrun/version.py $(wildcard blinkrun/csrc/*)
 
-.PHONY: demo test check lint format sanitize bench dist clean python
+.PHONY: demo test check lint format sanitize bench plans dist clean python
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)/.blinkrun
@@ -54,6 +55,9 @@ sanitize: $(TEST)/.blinkrun
 bench: $(TEST)/.blinkrun
 	$(TEST)/bin/python -m blinkrun.bench.report $(BENCH_FLAGS) \
 	  $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
+
+plans: $(TEST)/.blinkrun
+	$(TEST)/bin/python -m blinkrun.bench.plans docs/planning.md
 
 dist: $(TEST)/.packages
 	rm -rf build/lib* dist
