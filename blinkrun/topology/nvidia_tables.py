@@ -248,7 +248,7 @@ class _Scanner:
         if self._in_header and self.table is not None:
             return word in self.table.names and words.is_device(after)
         if not words.is_gpu(word):
-            return words.is_nic(word) and words.is_gpu(after)
+            return words.is_nic(word) and words.is_gpu(after) and at + 1 < len(found)
         if words.is_device(after) or words.is_heading(after):
             return True
         rest = found[at + 1 : at + _NEAR] if _is_numbered(after) else ()

@@ -31,19 +31,20 @@ _FEWEST = 2
 
 @dataclass(frozen=True, slots=True)
 class _Tagged:
-    """A line parted from what stands before it; `kind` is the same for lines of one log."""
+    """A line parted from the tag before it.
+
+    `kind` is the same for lines of one log, `who` for those of one rank or host in it. A blank line
+    goes with the line above, as does the rest of a line that was broken up.
+    """
 
     line: Line
     tag: str
     kind: str
+    who: str
 
     @property
     def bare(self) -> Line:
         return Line(self.line.number, self.line.text[len(self.tag) :])
-
-    @property
-    def who(self) -> str:
-        return " ".join(_TIME.sub("", self.tag).split())
 
 
 def untagged(lines: Sequence[Line]) -> tuple[Line, ...]:
@@ -62,19 +63,27 @@ def untagged(lines: Sequence[Line]) -> tuple[Line, ...]:
 
 def _blocks(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     """Yield runs of lines with one kind of tag, without it."""
-    for kind, group in groupby(map(_tagged, lines), key=lambda one: one.kind):
+    for kind, group in groupby(_tagged(lines), key=lambda one: one.kind):
         block = list(group)
-        if not kind or len(block) < _FEWEST:
+        if not kind or sum(bool(one.tag) for one in block) < _FEWEST:
             yield [one.line for one in block]
         else:
             first = {who: at for at, who in reversed(list(enumerate(one.who for one in block)))}
             yield [one.bare for one in sorted(block, key=lambda one: first[one.who])]
 
 
-def _tagged(line: Line) -> _Tagged:
-    match = _TAGS.match(line.text)
-    tag = match[0] if match else ""
-    return _Tagged(line, tag, re.sub(r"\d+", "0", " ".join(tag.split())))
+def _tagged(lines: Sequence[Line]) -> Iterator[_Tagged]:
+    kind = who = ""
+    number = 0
+    for line in lines:
+        tag = ""
+        is_rest, number = line.number == number, line.number
+        if not is_rest and line.text and not line.text.isspace():
+            match = _TAGS.match(line.text)
+            tag = match[0] if match else ""
+            kind = re.sub(r"\d+", "0", " ".join(tag.split()))
+            who = " ".join(_TIME.sub("", tag).split())
+        yield _Tagged(line, tag, kind, who)
 
 
 def _unnumbered(lines: Sequence[Line]) -> Iterator[Line]:

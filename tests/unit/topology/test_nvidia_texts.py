@@ -14,7 +14,7 @@ from blinkrun.topology.serialize import facts
 
 CASES = Path(__file__).parents[2] / "data" / "topologies"
 SECONDS = 1.0
-FEW, MANY = 25, 2000  # seeds for one test, in a moment and with --run-slow
+FEW, MANY = 10, 700  # seeds for one test, in a moment and with --run-slow
 
 
 def check_round_trip(seed):
@@ -29,6 +29,16 @@ def check_round_trip(seed):
         assert {gpu.name: gpu.cpus for gpu in machine.gpus} == drawn.cpus, (seed, text)
     if drawn.has_clear_values and any("NUMA" in heading for heading in drawn.headings):
         assert {gpu.name: gpu.numa for gpu in machine.gpus} == drawn.numa, (seed, text)
+
+
+def check_neighbours(seed):
+    rng = random.Random(seed)
+    drawn = [draw_machine(rng, max_gpus=5) for _ in range(rng.choice((2, 3)))]
+    texts = [render(rng, one).replace("\r\n", "\n") for one in drawn]
+    text = rng.choice(("\n", "\n\n", "\n\nand another:\n")).join(texts)
+    machines = read_nvidia_reports(text, f"seed {seed}")
+    found = [{key: facts(machine)[key] for key in drawn[0].facts()} for machine in machines]
+    assert found == [one.facts() for one in drawn], (seed, text)
 
 
 def outcome(text, partial):
@@ -61,13 +71,19 @@ def texts():
     return [path.read_bytes().decode() for path in sorted(CASES.glob("*/input.*"))]
 
 
-@pytest.mark.parametrize("start", range(0, 8 * FEW, FEW))
+@pytest.mark.parametrize("start", range(0, 20 * FEW, FEW))
 def test_machine_is_read_back_from_its_text(start):
     for seed in range(start, start + FEW):
         check_round_trip(seed)
 
 
-@pytest.mark.parametrize("start", range(0, 12 * FEW, FEW))
+@pytest.mark.parametrize("start", range(0, 10 * FEW, FEW))
+def test_machines_in_one_text_are_read_back_in_order(start):
+    for seed in range(start, start + FEW):
+        check_neighbours(seed)
+
+
+@pytest.mark.parametrize("start", range(0, 30 * FEW, FEW))
 def test_damaged_text_is_a_machine_or_an_error(start, texts):
     for seed in range(start, start + FEW):
         check_damaged(seed, texts)
@@ -77,6 +93,7 @@ def test_damaged_text_is_a_machine_or_an_error(start, texts):
 def test_many_machines_are_read_back():
     for seed in range(10_000, 10_000 + MANY):
         check_round_trip(seed)
+        check_neighbours(seed)
 
 
 @pytest.mark.slow
