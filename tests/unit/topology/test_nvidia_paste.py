@@ -71,6 +71,11 @@ def test_blank_lines_do_not_part_lines_of_a_log():
     assert bare("[r0] a", " ", "b") == [(1, "[r0] a"), (2, " "), (3, "b")]
 
 
+def test_a_line_that_was_broken_up_has_one_tag():
+    lines = [Line(1, "[r0] a"), Line(1, "b"), Line(2, "[r0] c")]
+    assert [line.text for line in untagged(lines)] == ["a", "b", "c"]
+
+
 def test_line_numbers_go_where_they_count():
     assert bare("7 GPU0 X", "8 GPU1 X") == [(1, "GPU0 X"), (2, "GPU1 X")]
     assert bare("9: a", "10: b", "11:c", "x") == [(1, "a"), (2, "b"), (3, "c"), (4, "x")]
