@@ -31,7 +31,7 @@ test: $(TEST)/.blinkrun
 	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch $(PYTEST_FLAGS)
 
 check: lint
-	$(TEST)/bin/python -m pytest -q tests/unit $(PYTEST_FLAGS)
+	$(TEST)/bin/python -m pytest -q -n 2 tests/unit $(PYTEST_FLAGS)
 
 # launcher/ is installed as blinkrun.launcher: types and layers are checked on a tree of links that
 # looks as the installed package does.
