@@ -211,9 +211,8 @@ def _distinct_rows(network: Network) -> _Rows:
 
 def _folded_rows(network: Network, folding: Folding) -> _Rows:
     alike: dict[int, list[int]] = {}
-    for at, (first, taken) in enumerate(zip(folding.resources, _takers(network), strict=True)):
-        if taken:
-            alike.setdefault(first, []).append(at)
+    for at, first in enumerate(folding.resources):
+        alike.setdefault(first, []).append(at)
     row_of = {at: row for row, members in enumerate(alike.values()) for at in members}
     arcs = []
     for arc in network.arcs:

@@ -69,6 +69,13 @@ class Simplex:
         self._basic = [-1 - row for row in range(size)]
         self._idle: list[int] = []
 
+    def _restart(self, raised_by: float) -> None:
+        """Solve the program anew."""
+        self._start(raised_by)
+        for number, (column, gain) in self._columns.items():
+            self._enlist(number, self._transformed(column, gain))
+        self.solve()
+
     def copy(self) -> Simplex:
         """Return one to try something with."""
         other = object.__new__(Simplex)
@@ -137,12 +144,14 @@ class Simplex:
             self._table[-1, :width] += gain * self._table[row, :width]
             self._right[-1] += gain * self._right[row]
             self.solve()
-        if number in self._idle:
-            at, last = self._idle.index(number), len(self._idle) - 1
-            self._table[:, at] = self._table[:, last]
-            self._idle[at] = self._idle[last]
-            self._idle.pop()
-            del self._columns[number]
+        del self._columns[number]
+        if number in self._basic:  # it carries nothing, yet rounding keeps it
+            self._restart(_RAISED[0])
+            return
+        at, last = self._idle.index(number), len(self._idle) - 1
+        self._table[:, at] = self._table[:, last]
+        self._idle[at] = self._idle[last]
+        self._idle.pop()
 
     def solve(self) -> float:
         """Make the tableau optimal for all columns; return the gain."""
@@ -191,10 +200,7 @@ class Simplex:
     def vertex(self) -> Vertex | None:
         """Return the optimum in fractions, or None if rounding has led to another basis."""
         for raised_by in _RAISED:
-            self._start(raised_by)
-            for number, (column, gain) in self._columns.items():
-                self._enlist(number, self._transformed(column, gain))
-            self.solve()
+            self._restart(raised_by)
             found = self._exact()
             if found is not None:
                 return found

@@ -42,7 +42,7 @@ def forest_bound(topology, flow):
 
 
 @pytest.mark.parametrize("flow", JOINT)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(topology=meshes(max_size=5))
 def test_the_rate_on_a_mesh_is_that_of_its_tightest_set(flow, topology):
     packing, certificate = pack(topology, flow, loss=EXACT)
@@ -60,7 +60,7 @@ def test_every_root_has_the_same_rate(flow, loss, topology):
     assert totals == dict.fromkeys(range(topology.size), packing.rate / topology.size)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(switches(max_size=5) | mixed(max_size=4))
 def test_one_root_alone_is_at_least_as_fast(topology):
     together, _ = pack(topology, Flow.ALL_DOWN, loss=EXACT)

@@ -27,7 +27,7 @@ def optimum(topology, flow, root=None):
 
 
 @pytest.mark.parametrize("flow", Flow)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(topology=mixed(max_size=4))
 def test_all_links_are_no_slower_than_those_of_one_kind(flow, topology):
     root = 0 if flow.is_rooted else None

@@ -58,7 +58,7 @@ def test_nothing_is_given_up_below_the_floor(topology, flow, root, data):
     assert max(bound / 2, min(floor, bound)) <= packing.rate <= best.rate == bound
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(meshes())
 def test_allreduce_on_a_mesh_reaches_the_partition_bound(topology):
     packing, _ = pack(topology, Flow.BOTH, loss=Fraction(0))
@@ -96,7 +96,7 @@ def test_trees_of_broadcast_on_a_mesh_number_at_most_the_cut(topology):
     assert len(packing.trees) <= least_cut(topology, 0)
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(machines(max_size=5))
 def test_equal_input_gives_equal_packings(topology):
     for flow, root in FLOWS:

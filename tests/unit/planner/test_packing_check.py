@@ -62,6 +62,46 @@ def test_a_packing_fits_up_to_its_fastest_rate_and_not_beyond(topology, case):
         check_packing(topology, replace(packing, rates=tuple(r * beyond for r in packing.rates)))
 
 
+THREE_STARS = Packing(
+    Flow.ALL_DOWN,
+    None,
+    tuple(
+        Tree(root, tuple(Edge(root, rank, (2 * root + at,)) for at, rank in enumerate(others)))
+        for root, others in enumerate([(1, 2), (0, 2), (0, 1)])
+    ),
+    (Fraction(2),) * 3,
+)
+
+
+@pytest.mark.parametrize(
+    ("packing", "text"),
+    [
+        (replace(THREE_STARS, root=0), "allgather packing has root 0"),
+        (
+            replace(THREE_STARS, trees=THREE_STARS.trees[:2], rates=THREE_STARS.rates[:2]),
+            "no tree has rank 2 for its root",
+        ),
+        (
+            replace(THREE_STARS, rates=(Fraction(2), Fraction(1), Fraction(2))),
+            "the trees at root 1 have rate 1 lane, those at root 0 2",
+        ),
+    ],
+)
+def test_roots_without_their_equal_part_are_refused(packing, text):
+    check_packing(TRIANGLE, THREE_STARS)
+    with pytest.raises(PlanError, match=text):
+        check_packing(TRIANGLE, packing)
+
+
+def test_a_joint_certificate_counts_the_mean_of_the_roots():
+    into_two = (("wire (0, 2)", Fraction(1)), ("wire (1, 2)", Fraction(1)))
+    wires = (*into_two, ("wire (0, 1)", Fraction(1, 2)), ("wire (2, 1)", Fraction(1, 2)))
+    # from 0 and 1 a tree costs 1.5 and 1, from 2 only a half
+    assert check_certificate(TRIANGLE, Certificate(Flow.ALL_DOWN, None, wires)) == 6
+    with pytest.raises(PlanError, match="a tree costs 2/3"):
+        check_certificate(TRIANGLE, Certificate(Flow.ALL_DOWN, None, into_two))
+
+
 def cut(price, name="wire (0, 1)"):
     prices = ((name, price), ("wire (2, 1)", Fraction(1)))
     return Certificate(Flow.DOWN, 0, prices)

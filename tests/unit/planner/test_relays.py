@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.topologies import all_trees, machines, mesh_of, meshes, relayed
 
-from blinkrun.errors import PlanError, UnreachableRankError
+from blinkrun.errors import InternalError, PlanError, UnreachableRankError
 from blinkrun.planner.certificate import check_certificate
 from blinkrun.planner.make import make_plan
 from blinkrun.planner.network import MAX_RELAYS, network_of
@@ -86,6 +86,13 @@ def test_a_relay_joins_what_was_apart():
     assert parts(joined) == ((0, 1),)
     (tree,) = pack(joined, Flow.DOWN, 0)[0].trees
     assert [(edge.parent, edge.child) for edge in tree.edges] == [(0, 2), (2, 1)]
+
+
+def test_a_network_in_two_has_no_cheapest_tree():
+    chain = mesh_of(4, {(0, 1): 2, (1, 0): 2, (2, 3): 2, (3, 2): 2})
+    network = network_of(induce(chain, [0, 2, 3], [1]), Flow.BOTH)
+    with pytest.raises(InternalError, match="no tree joins all ranks"):
+        cheapest_tree(network, None, [1] * len(network.arcs))
 
 
 def test_a_relay_that_leads_nowhere_is_left_out():

@@ -85,6 +85,15 @@ def test_columns_can_come_and_go(case, data):
     assert sum(made.vertex().values.values()) == pytest.approx(wanted)
 
 
+def test_a_column_that_rounding_keeps_goes_all_the_same(monkeypatch):
+    made = program([6, 4], [{0: 1}, {1: 1}])
+    made.solve()
+    monkeypatch.setattr(simplex, "_PENALTY", -1 + 1e-12)
+    made.remove(0)
+    assert made.solve() == pytest.approx(4, rel=1e-4)
+    assert set(made.values()) == {1}
+
+
 @settings(max_examples=20)
 @given(programs())
 def test_a_copy_is_apart(case):

@@ -47,7 +47,7 @@ def test_equal_roots_are_solved_once(topology, solved, monkeypatch):
     assert solutions(topology, monkeypatch) == solved
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(machines(max_size=5))
 def test_renamed_plans_are_as_good_as_solved_ones(topology):
     plan = make_plan(topology, loss=Fraction(0))
