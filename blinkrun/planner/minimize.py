@@ -83,6 +83,10 @@ class _Search:
         """Return the hops of the deepest tree."""
         return max(self.hung(column).depth for column in columns)
 
+    def rate(self, columns: Iterable[Column]) -> float:
+        """Return the best rate of some trees."""
+        return self.master(columns).solve()
+
     def spend(self, master: Master, times: int = 1) -> None:
         """Count a program solved so many times."""
         self.effort -= times * self.cost(master)
@@ -104,7 +108,7 @@ class _Search:
             ]
         weights = self.weights(master)
         orders = self._orders[root]
-        self.effort -= len(orders) * len(self.network.arcs)
+        self.effort -= len(orders) * len(self.network.arcs) * (1 + self.network.num_relays)
         return list(
             dict.fromkeys(cheapest_tree(self.network, root, weights, order) for order in orders)
         )
@@ -178,7 +182,9 @@ def _found(
 ) -> dict[Column, Fraction]:
     """Return the fewest trees that searches find, and their best rates."""
     found = [_descend(search, start) for start in _starts(search, optimum, shallow, target)]
-    best = min(found, key=lambda columns: (len(columns), search.depth(columns)))
+    best = min(
+        found, key=lambda columns: (len(columns), search.depth(columns), -search.rate(columns))
+    )
     best = _flatten(search, best, [*optimum.columns, *(tree.column for tree in shallow)])
     exact = search.master(best).exact()
     return exact.rates if exact is not None else {}
@@ -190,7 +196,7 @@ def _starts(
     """Yield sets of trees that reach the target."""
     yield _Start(optimum.rates)
     flat = list(dict.fromkeys(tree.column for tree in shallow))
-    if search.is_enough(search.master(flat).solve()):
+    if search.is_enough(search.rate(flat)):
         yield _Start(flat)
     small = search.network.size <= _MAX_RANKS and not search.network.num_relays
     if small and search.network.flow is Flow.BOTH and search.network.is_separate:

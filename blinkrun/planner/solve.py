@@ -31,7 +31,7 @@ DEFAULT_LOSS = Fraction(1, 20)
 ROUNDING = Fraction(1, 1000)  # of the rate, that whole shares may cost
 _LARGE = 8  # ranks; beyond, symmetry is worth looking for
 _MAX_HUBS = 8  # ranks near which the first trees are looked for
-_MANY_RANKS = 16  # beyond, what is sparing is left to the linear program
+_MANY_RANKS = 32  # beyond, what is sparing is left to the linear program
 
 
 def pack(

@@ -51,6 +51,18 @@ def test_gpu_sets_of_the_paper(name, row):
     assert f"{float(allreduce):.2f}" == row["partition_bound_lanes"]
 
 
+@pytest.mark.parametrize(("name", "row"), rows("dgx1v") + rows("dgx1p"))
+def test_gpu_sets_of_the_paper_take_few_trees_at_a_small_loss(name, row):
+    topology = induce(machine(name), gpus(row["gpus"]))
+    loss = Fraction(1, 20)
+    packing, certificate = pack(topology, Flow.BOTH, loss=loss)
+    check_packing(topology, packing)
+    assert packing.rate >= check_certificate(topology, certificate) * (1 - loss)
+    assert len(packing.trees) <= 6
+    for root in range(topology.size):
+        assert len(pack(topology, Flow.DOWN, root, loss=loss)[0].trees) <= 6
+
+
 def test_the_paper_lists_all_connected_sets():
     assert (len(rows("dgx1v")), len(rows("dgx1p"))) == (46, 14)
 
