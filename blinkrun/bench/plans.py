@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import log10
 from pathlib import Path
 from statistics import geometric_mean, median
 
@@ -36,6 +37,7 @@ SIZES = range(2, 9)
 ALL_LINKS_UP_TO = 16  # GPUs; a larger machine is compared over its fabric, where all are alike
 LOSSES = (Fraction(0), Fraction(1, 20))
 FLOWS = (Flow.BOTH, Flow.DOWN)
+MOST_SHOWN = 10**6  # allocations of a machine in the histogram
 
 # Figure 13: what the paper expects over rings: 5 %, median and 95 % of its allocations.
 PAPER = {
@@ -55,15 +57,16 @@ class Ratios:
     groups: tuple[Group, ...]
 
     @property
-    def weighted(self) -> list[float]:
-        """A ratio per allocation, ascending; those without a ring are left out."""
-        found = [
-            float(group.ratio)
-            for group in self.groups
-            if group.ratio is not None
-            for _ in range(group.count)
-        ]
-        return sorted(found)
+    def counted(self) -> list[tuple[float, int]]:
+        """Ratios and how many allocations have each, ascending; without a ring there is none."""
+        return sorted(
+            (float(group.ratio), group.count) for group in self.groups if group.ratio is not None
+        )
+
+    @property
+    def allocations(self) -> int:
+        """How many allocations have a ratio."""
+        return sum(count for _, count in self.counted)
 
     @property
     def slower(self) -> list[Group]:
@@ -103,19 +106,35 @@ def ratio_lines(found: Sequence[Ratios]) -> list[str]:
     ]
     for ratios in found:
         lines.append(_ratio_row(ratios))
-    total = sum(len(ratios.weighted) for ratios in found)
-    slower = sum(len(ratios.slower) for ratios in found)
-    lines += ["", f"Slower than rings: {slower} of {total} allocations."]
+    total = sum(ratios.allocations for ratios in found)
+    slower = sum(group.count for ratios in found for group in ratios.slower)
+    lines += ["", f"Slower than rings: {slower} of {total:,} allocations."]
     return lines
 
 
 def _ratio_row(ratios: Ratios) -> str:
-    values = ratios.weighted
-    head = f"| {ratios.machine} | {ratios.flow} | {len(values)} | {len(ratios.groups)} "
-    if not values:
+    counted = ratios.counted
+    head = f"| {ratios.machine} | {ratios.flow} | {ratios.allocations:,} | {len(ratios.groups)} "
+    if not counted:
         return head + "| no ring | | | |"
-    stats = (values[0], median(values), geometric_mean(values), values[-1])
+    logs = sum(count * log10(value) for value, count in counted)
+    mean = 10 ** (logs / ratios.allocations)
+    stats = (counted[0][0], middle(counted), mean, counted[-1][0])
     return head + "".join(f"| {value:.2f} " for value in stats) + "|"
+
+
+def middle(counted: Sequence[tuple[float, int]]) -> float:
+    """Return the median of ascending values that occur so often each.
+
+    >>> middle([(1.0, 1), (2.0, 1), (7.0, 3)])
+    7.0
+    """
+    left = sum(count for _, count in counted) // 2
+    for value, count in counted:
+        left -= count
+        if left < 0:
+            return value
+    raise ValueError("no values have no median")
 
 
 def paper_lines(found: Sequence[Ratios], bounds: Path) -> list[str]:
@@ -299,8 +318,10 @@ def _ratio_sections(corpus: Path, bounds: Path, picture: Path) -> dict[str, list
     from blinkrun.bench.plans_plot import draw_histogram  # noqa: PLC0415 (matplotlib, an extra)
 
     found = all_ratios(corpus)
+    # a rack has more allocations than all other machines together, and all are alike
+    shown = [ratios for ratios in found if ratios.allocations <= MOST_SHOWN]
     draw_histogram(
-        {flow: [x for r in found if r.flow is flow for x in r.weighted] for flow in FLOWS}, picture
+        {flow: [x for r in shown if r.flow is flow for x in r.counted] for flow in FLOWS}, picture
     )
     return {"ratios": ratio_lines(found), "figure 13": paper_lines(found, bounds)}
 

@@ -12,8 +12,8 @@ _EDGES = (1, 1.001, 1.1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 1000)  # of the bins; the
 _LABELS = ("equal", "to 1.1", "1.25", "1.5", "2", "3", "4", "6", "8", "12", "above")
 
 
-def draw_histogram(ratios: Mapping[Flow, Sequence[float]], path: Path) -> None:
-    """Write the picture of `ratios` (one per allocation) to `path`."""
+def draw_histogram(ratios: Mapping[Flow, Sequence[tuple[float, int]]], path: Path) -> None:
+    """Write the picture of `ratios`, and how many allocations have each, to `path`."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra; no window is opened
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -36,14 +36,13 @@ def draw_histogram(ratios: Mapping[Flow, Sequence[float]], path: Path) -> None:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def in_bins(values: Sequence[float]) -> list[int]:
+def in_bins(counted: Sequence[tuple[float, int]]) -> list[int]:
     """Return how many values are in each bin; the lower edge belongs to it.
 
-    >>> in_bins([1.0, 1.0, 1.05, 5.0, 90.0])
+    >>> in_bins([(1.0, 2), (1.05, 1), (5.0, 1), (90.0, 1)])
     [2, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1]
     """
     counts = [0] * len(_LABELS)
-    for value in values:
-        bin_of = next(at for at, edge in enumerate(_EDGES[1:]) if value < edge)
-        counts[bin_of] += 1
+    for value, count in counted:
+        counts[next(at for at, edge in enumerate(_EDGES[1:]) if value < edge)] += count
     return counts

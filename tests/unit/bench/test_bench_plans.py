@@ -30,7 +30,7 @@ def test_a_section_of_the_page_is_replaced_and_nothing_else():
 
 def test_ratios_count_allocations_and_name_those_that_are_slower():
     ratios = plans.Ratios("m", Flow.BOTH, (group(4, 2, 3), group(1, 1), group(5, 0), group(1, 2)))
-    assert ratios.weighted == [0.5, 1.0, 2.0, 2.0, 2.0]
+    assert ratios.counted == [(0.5, 1), (1.0, 1), (2.0, 3)]
     assert [found.ring_rate for found in ratios.slower] == [2]
     table = plans.ratio_lines([ratios])
     assert table[2] == "| m | allreduce | 5 | 4 | 0.50 | 2.00 | 1.32 | 2.00 |"
@@ -45,7 +45,7 @@ def test_a_machine_without_rings_has_a_row_too():
 
 def test_no_allocation_of_a_bridged_machine_is_slower_than_rings():
     ratios = plans.ratios_of("ac922-4", catalog.machine("ac922-4", LinkSet.ALL), Flow.BOTH, 22_000)
-    assert len(ratios.weighted) == 6 + 4 + 1  # pairs, triples, all
+    assert ratios.allocations == 6 + 4 + 1  # pairs, triples, all
     assert ratios.slower == []
 
 
@@ -70,15 +70,15 @@ def test_the_paper_stands_below_ours(tmp_path):
 
 
 def test_bins_hold_every_value_once():
-    values = [1 + step / 7 for step in range(200)]
-    assert sum(in_bins(values)) == len(values)
+    values = [(1 + step / 7, step) for step in range(200)]
+    assert sum(in_bins(values)) == sum(range(200))
 
 
 def test_the_histogram_is_the_same_every_time(tmp_path):
     pytest.importorskip("matplotlib")
     pictures = []
     for name in ("one.svg", "two.svg"):
-        draw_histogram({Flow.BOTH: [1.0, 2.5], Flow.DOWN: []}, tmp_path / name)
+        draw_histogram({Flow.BOTH: [(1.0, 3), (2.5, 1)], Flow.DOWN: []}, tmp_path / name)
         pictures.append((tmp_path / name).read_text())
     assert pictures[0] == pictures[1]
     assert "allocations of 2 to 8 GPUs" in pictures[0]
