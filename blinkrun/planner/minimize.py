@@ -209,10 +209,10 @@ def _whole_trees(network: Network, optimum: Optimum, target: Fraction) -> list[C
     """Return the least number of trees with equal rates that reach the target, if any do."""
     for shares in range(1, _MAX_SHARES + 1):
         room = [int(capacity * shares / target) for capacity in network.capacities]
-        if total_price(optimum.prices, room) >= shares:
-            trees = pack_forests(network, room, shares)
-            if trees:
-                return list(dict.fromkeys(trees))
+        can_fit = total_price(optimum.prices, room) >= shares
+        trees = pack_forests(network, room, shares) if can_fit else []
+        if trees:
+            return list(dict.fromkeys(trees))
     return []
 
 
