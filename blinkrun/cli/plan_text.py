@@ -46,7 +46,11 @@ def headline(report: Mapping[str, Any]) -> str:
 
 
 def _head(report: Mapping[str, Any]) -> str:
-    loss = f", loss {float(100 * Fraction(report['loss'])):g} %" if report["method"] != "onehop" else ""
+    loss = (
+        f", loss {float(100 * Fraction(report['loss'])):g} %"
+        if report["method"] != "onehop"
+        else ""
+    )
     lines = [f"{headline(report)} (links {report['links']}, method {report['method']}{loss})"]
     rows = [("rate", _amount(report, "rate")), ("bound", _amount(report, "bound"))]
     rows.append(("proof", report["certificate"]["why"]))

@@ -37,6 +37,8 @@ _MAX_SHARES = 24
 _MAX_RANKS = 16  # for whole-number trees
 _MAX_HUBS = 8
 _EFFORT = 20_000  # per start, in arcs looked at; a program solved counts as many, by its size
+_ROOTED = 3  # Edmonds' algorithm looks at an arc about so often
+_AT_SIGHT = 20  # what looking at a known tree counts as
 _DROPPING = 200_000  # the same, for leaving out trees at the start
 _STAYS_OUT = 6  # exchanges
 _LARGE = 20_000  # trees times resources from which on no search is worth its time
@@ -93,7 +95,7 @@ class _Search:
 
     def cost(self, master: Master) -> int:
         """Return what solving the program counts as."""
-        return 40 + len(master) * len(self.network.capacities) // 10
+        return 40 + len(master) * len(self.network.capacities) // 5
 
     def is_enough(self, rate: float) -> bool:
         """Whether the wanted rate is reached."""
@@ -108,7 +110,8 @@ class _Search:
             ]
         weights = self.weights(master)
         orders = self._orders[root]
-        self.effort -= len(orders) * len(self.network.arcs) * (1 + self.network.num_relays)
+        looks = len(orders) * (1 if root is None else _ROOTED) * (1 + self.network.num_relays)
+        self.effort -= looks * len(self.network.arcs)
         return list(
             dict.fromkeys(cheapest_tree(self.network, root, weights, order) for order in orders)
         )
@@ -325,6 +328,7 @@ def _flatter(search: _Search, master: Master, depth_of: dict[Column, int]) -> Ma
             for other, depth in depth_of.items()
             if depth < depth_of[column] and other not in master and search.root_of(other) == root
         ]
+        search.effort -= _AT_SIGHT * len(shallower)
         for other in without.promising(shallower, _MAX_HUBS):
             tried = without.copy()
             tried.add(other)

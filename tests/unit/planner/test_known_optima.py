@@ -102,7 +102,7 @@ def test_broadcast_of_a_dgx1_takes_one_unit_tree_per_lane_of_the_cut(name, cut):
     [
         ("dgx-1v", Fraction(1, 20), 6, 4),
         ("dgx-1p", Fraction(1, 20), 6, 3),
-        ("dgx-1v", EXACT, 16, 4),
+        ("dgx-1v", EXACT, 14, 4),
         ("dgx-1p", EXACT, 10, 4),
     ],
 )
