@@ -106,10 +106,19 @@ def ratio_lines(found: Sequence[Ratios]) -> list[str]:
     ]
     for ratios in found:
         lines.append(_ratio_row(ratios))
-    total = sum(ratios.allocations for ratios in found)
-    slower = sum(group.count for ratios in found for group in ratios.slower)
-    lines += ["", f"Slower than rings: {slower} of {total:,} allocations."]
-    return lines
+    return [*lines, "", _slower(found)]
+
+
+def _slower(found: Sequence[Ratios]) -> str:
+    """Return how many allocations are slower than rings; a rack's are counted in kinds."""
+    some = [ratios for ratios in found if ratios.allocations <= MOST_SHOWN]
+    racks = [ratios for ratios in found if ratios.allocations > MOST_SHOWN]
+    slower = sum(group.count for ratios in some for group in ratios.slower)
+    text = f"Slower than rings: {slower} of {sum(r.allocations for r in some):,} allocations"
+    if racks:
+        kinds = sum(len(ratios.groups) for ratios in racks)
+        text += f", and {sum(len(r.slower) for r in racks)} of {kinds} kinds of a rack's"
+    return text + "."
 
 
 def _ratio_row(ratios: Ratios) -> str:

@@ -24,16 +24,25 @@ def draw_histogram(ratios: Mapping[Flow, Sequence[tuple[float, int]]], path: Pat
         counts = in_bins(values)
         places = [at + (number - (len(ratios) - 1) / 2) * width for at in range(len(counts))]
         bars = axes.bar(places, counts, width, label=str(flow), color=COLORS[flow])
-        axes.bar_label(bars, fontsize=7)
+        axes.bar_label(bars, [_short(count) for count in counts], fontsize=7)
     axes.set_xticks(range(len(_LABELS)), _LABELS)
     axes.set_xlabel("rate of the plan over the rate of rings")
     axes.set_ylabel("allocations of 2 to 8 GPUs")
     axes.set_yscale("symlog")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 3 * max(axes.get_ylim()[1], 1))
     axes.grid(axis="y", alpha=0.3)
     axes.legend()
     with mpl.rc_context({"svg.hashsalt": "blinkrun", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _short(count: int) -> str:
+    """Return a number that fits over its bar.
+
+    >>> _short(0), _short(470), _short(80_791)
+    ('', '470', '81k')
+    """
+    return f"{count / 1000:.0f}k" if count >= 10_000 else str(count or "")
 
 
 def in_bins(counted: Sequence[tuple[float, int]]) -> list[int]:

@@ -53,10 +53,11 @@ def cheapest_arborescence(
     """
     tails = np.array([network.arcs[index].parent for index in arcs])
     heads = np.array([network.arcs[index].child for index in arcs])
-    # the place decides among equals, and weighs less than any difference
-    cost = np.array([weights[index] for index in arcs]) * len(arcs) + np.arange(len(arcs))
-    levels: list[_Level] = []
     start, size = root, network.num_nodes
+    # the place decides among equals: the places of a whole tree weigh less than any difference
+    heavy = len(arcs) * size
+    cost = np.array([weights[index] for index in arcs]) * heavy + np.arange(len(arcs))
+    levels: list[_Level] = []
     while True:
         level = _level(tails, heads, cost, start, size)
         levels.append(level)
