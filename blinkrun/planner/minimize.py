@@ -8,9 +8,9 @@ that gain nothing are allowed, and what was taken out stays out for a while (tab
 that the search does not end at the first obstacle. Its length is a count, not a time: equal input
 gives equal plans.
 
-It starts from the trees of the optimum, from the shallowest ones if these are enough, and, where no
-two arcs share a resource, from whole-number trees by matroid partition. The start that leads to
-fewest trees wins; then deep trees are exchanged for shallower ones.
+It starts from the trees of the optimum, from the shallowest ones if these are enough, and from
+whole-number trees (see `whole`) if these are. The start that leads to fewest trees wins; then deep
+trees are exchanged for shallower ones.
 
 References
 ----------
@@ -23,23 +23,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from blinkrun.planner.certificate import total_price
-from blinkrun.planner.forests import pack_forests
 from blinkrun.planner.lp import UNIT, Master, Optimum
 from blinkrun.planner.network import Column, Network
-from blinkrun.planner.packing import Flow
 from blinkrun.planner.seeds import Packed, Rooted, arc_order, common_rate, rooted
 from blinkrun.planner.spanning import cheapest_tree, layered_tree
+from blinkrun.planner.whole import whole_trees
 from blinkrun.types import Rank
 
 _TOLERANCE = 1 - 1e-9
-_MAX_SHARES = 24
 _MAX_RANKS = 16  # for whole-number trees
 _MAX_HUBS = 8
 _EFFORT = 20_000  # per start, in arcs looked at; a program solved counts as many, by its size
 _ROOTED = 3  # Edmonds' algorithm looks at an arc about so often
 _AT_SIGHT = 20  # what looking at a known tree counts as
-_DROPPING = 200_000  # the same, for leaving out trees at the start
+_DROPPING = 600_000  # the same, for leaving out trees at the start
 _STAYS_OUT = 6  # exchanges
 _LARGE = 20_000  # trees times resources from which on no search is worth its time
 
@@ -201,22 +198,12 @@ def _starts(
     flat = list(dict.fromkeys(tree.column for tree in shallow))
     if search.is_enough(search.rate(flat)):
         yield _Start(flat)
-    small = search.network.size <= _MAX_RANKS and not search.network.num_relays
-    if small and search.network.flow is Flow.BOTH and search.network.is_separate:
-        whole = _whole_trees(search.network, optimum, target)
-        if whole:
-            yield _Start(whole, effort=3 * _EFFORT // 2, looked_at=3)
-
-
-def _whole_trees(network: Network, optimum: Optimum, target: Fraction) -> list[Column]:
-    """Return the least number of trees with equal rates that reach the target, if any do."""
-    for shares in range(1, _MAX_SHARES + 1):
-        room = [int(capacity * shares / target) for capacity in network.capacities]
-        can_fit = total_price(optimum.prices, room) >= shares
-        trees = pack_forests(network, room, shares) if can_fit else []
-        if trees:
-            return list(dict.fromkeys(trees))
-    return []
+    network = search.network
+    if network.size > _MAX_RANKS or network.num_relays or network.flow.is_joint:
+        return
+    whole = whole_trees(network, search.root, optimum.prices, target)
+    if whole and search.is_enough(search.rate(whole)):
+        yield _Start(whole, effort=3 * _EFFORT // 2, looked_at=3)
 
 
 def _descend(search: _Search, start: _Start) -> list[Column]:

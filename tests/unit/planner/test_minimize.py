@@ -118,11 +118,6 @@ def test_dropping_ends_with_its_effort(monkeypatch):
     assert packed.rate >= packed.bound * Fraction(19, 20)
 
 
-def test_a_search_without_whole_numbers_of_trees(monkeypatch):
-    monkeypatch.setattr(minimize, "_MAX_SHARES", 2)
-    assert few(DGX1, EXACT).rate == Fraction(24, 7)
-
-
 def test_endless_rounds_are_our_own_error(monkeypatch):
     monkeypatch.setattr(lp, "_MAX_ROUNDS", 1)
     with pytest.raises(InternalError, match="not converged after 1 rounds"):
