@@ -178,7 +178,7 @@ def _few(topology: Topology, flow: Flow, root: Rank | None, loss: Fraction) -> P
 
 def _thinned(network: Network, root: Rank | None, many: Packed, loss: Fraction) -> Packed:
     """Return few of the trees, at the rate that the bound asks for or the best that they have."""
-    # imported here only: scipy takes a while to import
+    # imported here only: what they stand on, numpy, takes a while to import
     from blinkrun.planner.lp import Master, Optimum  # noqa: PLC0415
     from blinkrun.planner.minimize import few_trees  # noqa: PLC0415
 
