@@ -10,13 +10,30 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from blinkrun.errors import PlanError
 from blinkrun.types import Rank
 
 PLAN_VERSION = 2  # raised when the same topology would be planned differently
+
+
+@lru_cache(maxsize=1024)  # reduce has the trees of broadcast
+def _lost(root: Rank, parents: tuple[int, ...]) -> Rank | None:
+    """Return a rank whose parents do not lead to the root, if there is one."""
+    size = len(parents)
+    hanging = {root}
+    for start in range(size):
+        path = []
+        rank = start
+        while rank not in hanging:
+            if not 0 <= rank < size or len(path) == size:
+                return start
+            path.append(rank)
+            rank = parents[rank]
+        hanging.update(path)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +68,23 @@ class PlannedTree:
     down: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        size = len(self.parents)
-        if not 0 <= self.root < size or self.parents[self.root] != -1:
-            raise PlanError(f"tree rooted at {self.root} has parents {self.parents}")
+        # Kept plans have hundreds of trees and are read at every start: this is the quick way.
+        root, parents = self.root, self.parents
+        size = len(parents)
+        if not 0 <= root < size or parents[root] != -1:
+            raise PlanError(f"tree rooted at {root} has parents {parents}")
         if not 0 <= self.start < self.stop:
-            raise PlanError(f"tree at {self.root}: shares [{self.start}, {self.stop}) are empty")
+            raise PlanError(f"tree at {root}: shares [{self.start}, {self.stop}) are empty")
         if not self.up:
             object.__setattr__(self, "up", ("",) * size)
         if not self.down:
             object.__setattr__(self, "down", ("",) * size)
-        if not len(self.up) == len(self.down) == size or self.up[self.root] or self.down[self.root]:
-            raise PlanError(f"tree at {self.root}: links {self.up}, {self.down}; {size} ranks")
-        # Who is no parent hangs on one. Few are: kept plans have hundreds of trees and are read at
-        # every start.
-        inner = set(self.parents)
-        inner.discard(-1)
-        if self.parents.count(-1) != 1 or not all(map(self._hangs, inner)):
-            lost = next(rank for rank in range(size) if not self._hangs(rank))
-            raise PlanError(f"tree at {self.root}: rank {lost} does not hang on it: {self.parents}")
-
-    def _hangs(self, rank: Rank) -> bool:
-        """Whether the parents of `rank` lead to the root."""
-        for _ in self.parents:
-            if rank == self.root or not 0 <= rank < len(self.parents):
-                break
-            rank = self.parents[rank]
-        return rank == self.root
+        up, down = self.up, self.down
+        if not len(up) == len(down) == size or up[root] or down[root]:
+            raise PlanError(f"tree at {root}: links {up}, {down}; {size} ranks")
+        lost = _lost(root, parents)
+        if lost is not None:
+            raise PlanError(f"tree at {root}: rank {lost} does not hang on it: {parents}")
 
     @property
     def depth(self) -> int:
@@ -326,9 +334,12 @@ def _kinds_out(tree: PlannedTree, kinds: tuple[str, ...]) -> str | list[str]:
 
 
 def _kinds_in(root: Rank, size: int, kinds: str | list[str]) -> tuple[str, ...]:
-    if isinstance(kinds, str):
-        return (kinds,) * root + ("",) + (kinds,) * (size - root - 1)
-    return tuple(kinds)
+    return _same_kind(root, size, kinds) if isinstance(kinds, str) else tuple(kinds)
+
+
+@lru_cache(maxsize=1024)
+def _same_kind(root: Rank, size: int, kind: str) -> tuple[str, ...]:
+    return (kind,) * root + ("",) + (kind,) * (size - root - 1)
 
 
 @cache  # the same few rates return for every root
