@@ -333,10 +333,6 @@ def _kinds_out(tree: PlannedTree, kinds: tuple[str, ...]) -> str | list[str]:
     return others.pop() if len(others) == 1 else list(kinds)
 
 
-def _kinds_in(root: Rank, size: int, kinds: str | list[str]) -> tuple[str, ...]:
-    return _same_kind(root, size, kinds) if isinstance(kinds, str) else tuple(kinds)
-
-
 @lru_cache(maxsize=1024)
 def _same_kind(root: Rank, size: int, kind: str) -> tuple[str, ...]:
     return (kind,) * root + ("",) + (kind,) * (size - root - 1)
@@ -356,8 +352,8 @@ def _packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacki
                 tuple(parents),
                 start,
                 stop,
-                _kinds_in(root, len(parents), up),
-                _kinds_in(root, len(parents), down),
+                _same_kind(root, len(parents), up) if isinstance(up, str) else tuple(up),
+                _same_kind(root, len(parents), down) if isinstance(down, str) else tuple(down),
             )
             for root, parents, start, stop, up, down in data["trees"]
         ),
