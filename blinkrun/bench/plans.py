@@ -146,7 +146,7 @@ def middle(counted: Sequence[tuple[float, int]]) -> float:
     raise ValueError("no values have no median")
 
 
-def paper_lines(found: Sequence[Ratios], bounds: Path) -> list[str]:
+def paper_lines(bounds: Path) -> list[str]:
     """Return the distribution on the paper's machines beside its figure 13.
 
     Every allocation that NVLink joins counts once, however often the machine has it.
@@ -156,33 +156,28 @@ def paper_lines(found: Sequence[Ratios], bounds: Path) -> list[str]:
         "|---|---|---|--:|--:|--:|--:|--:|",
     ]
     for (machine, flow), (low, middle, high) in PAPER.items():
-        alone = _over_nvlink(machine, flow, bounds / f"{machine.replace('-', '')}_bounds.csv")
-        every = [
-            float(group.ratio)
-            for ratios in found
-            if (ratios.machine, ratios.flow) == (machine, flow)
-            for group in ratios.groups
-            if group.ratio and len(group.example) > 2  # the paper has 3 GPUs and more
-        ]
+        file = bounds / f"{machine.replace('-', '')}_bounds.csv"
         head = f"| {machine} | {flow} "
         lines += [
-            f"{head}| NVLink {_spread(alone)}",
-            f"{head}| NVLink and PCIe {_spread(every)}",
+            f"{head}| NVLink {_spread(_on_the_paper_s_sets(machine, flow, file, nvlink_only=True))}",
+            f"{head}| NVLink and PCIe {_spread(_on_the_paper_s_sets(machine, flow, file))}",
             f"{head}| *paper* | {low:.2f} | {middle:.2f} | {high:.2f} | | |",
         ]
     return lines
 
 
-def _over_nvlink(machine: str, flow: Flow, bounds: Path) -> list[float]:
-    """Return the ratios of plans that use NVLink alone; rings fall back to PCIe."""
+def _on_the_paper_s_sets(
+    machine: str, flow: Flow, bounds: Path, *, nvlink_only: bool = False
+) -> list[float]:
+    """Return the ratios to rings, which fall back to PCIe where NVLink closes none."""
     whole = catalog.machine(machine, LinkSet.ALL)
     lane = lane_mb_per_s(catalog.described(machine), DEFAULT)
     values = []
     for row in _rows(bounds):
         part = induce(whole, _gpus(row["gpus"]))
-        wires = select_links(part, [LinkKind.NVLINK])
-        root = best_root(wires, flow) if flow.is_rooted else None
-        packing, _ = pack(wires, flow, root, loss=Fraction(0))
+        links = select_links(part, [LinkKind.NVLINK]) if nvlink_only else part
+        root = best_root(links, flow) if flow.is_rooted else None
+        packing, _ = pack(links, flow, root, loss=Fraction(0))
         values.append(float(packing.rate / ring_peer(part, flow, root, lane=lane).rate))
     return values
 
@@ -302,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("page", type=Path)
     parser.add_argument("--corpus", type=Path, default=Path("tests/data/topologies"))
     parser.add_argument("--bounds", type=Path, default=Path("tests/data/paper"))
-    parser.add_argument("--only", choices=("optima", "ratios", "times"))
+    parser.add_argument("--only", choices=("optima", "ratios", "paper", "times"))
     options = parser.parse_args(argv)
     page = options.page.read_text(encoding="utf-8")
     parts: dict[str, Callable[[], dict[str, list[str]]]] = {
@@ -310,9 +305,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "optima dgx-1v": optima_lines("dgx-1v", options.bounds / "dgx1v_bounds.csv"),
             "optima dgx-1p": optima_lines("dgx-1p", options.bounds / "dgx1p_bounds.csv"),
         },
-        "ratios": lambda: _ratio_sections(
-            options.corpus, options.bounds, options.page.with_suffix(".svg")
-        ),
+        "ratios": lambda: _ratio_sections(options.corpus, options.page.with_suffix(".svg")),
+        "paper": lambda: {"figure 13": paper_lines(options.bounds)},
         "times": lambda: {"times": time_lines()},
     }
     for name, part in parts.items():
@@ -323,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _ratio_sections(corpus: Path, bounds: Path, picture: Path) -> dict[str, list[str]]:
+def _ratio_sections(corpus: Path, picture: Path) -> dict[str, list[str]]:
     from blinkrun.bench.plans_plot import draw_histogram  # noqa: PLC0415 (matplotlib, an extra)
 
     found = all_ratios(corpus)
@@ -332,7 +326,7 @@ def _ratio_sections(corpus: Path, bounds: Path, picture: Path) -> dict[str, list
     draw_histogram(
         {flow: [x for r in shown if r.flow is flow for x in r.counted] for flow in FLOWS}, picture
     )
-    return {"ratios": ratio_lines(found), "figure 13": paper_lines(found, bounds)}
+    return {"ratios": ratio_lines(found)}
 
 
 if __name__ == "__main__":
