@@ -159,14 +159,14 @@ def paper_lines(bounds: Path) -> list[str]:
         file = bounds / f"{machine.replace('-', '')}_bounds.csv"
         head = f"| {machine} | {flow} "
         lines += [
-            f"{head}| NVLink {_spread(_on_the_paper_s_sets(machine, flow, file, nvlink_only=True))}",
-            f"{head}| NVLink and PCIe {_spread(_on_the_paper_s_sets(machine, flow, file))}",
+            f"{head}| NVLink {_spread(_ratios_on_its_sets(machine, flow, file, nvlink_only=True))}",
+            f"{head}| NVLink and PCIe {_spread(_ratios_on_its_sets(machine, flow, file))}",
             f"{head}| *paper* | {low:.2f} | {middle:.2f} | {high:.2f} | | |",
         ]
     return lines
 
 
-def _on_the_paper_s_sets(
+def _ratios_on_its_sets(
     machine: str, flow: Flow, bounds: Path, *, nvlink_only: bool = False
 ) -> list[float]:
     """Return the ratios to rings, which fall back to PCIe where NVLink closes none."""
