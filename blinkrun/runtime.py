@@ -136,7 +136,7 @@ def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -
     if error is not None:
         raise error
     if text is None:
-        raise LaunchError(f"rank 0 could not plan: {reason}")
+        raise LaunchError(f"{reason} (rank 0 could not plan)")
     return Plan.from_json(text)
 
 
