@@ -25,7 +25,7 @@ def _lost(root: Rank, parents: tuple[int, ...]) -> Rank | None:
     size = len(parents)
     hanging = {root}
     for start in range(size):
-        path = []
+        path: list[Rank] = []
         rank = start
         while rank not in hanging:
             if not 0 <= rank < size or len(path) == size:
