@@ -6,7 +6,7 @@
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
 #   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
 #                  BENCH_FLAGS="--launches 1 --only training": a part)
-#   make plans     the tables and the picture of docs/planning.md (about half an hour)
+#   make plans     the tables and the picture of docs/planning.md (about ten minutes)
 #   make clean     remove what the others made
 # PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
 

@@ -23,6 +23,7 @@ from blinkrun.bench.plan_times import time_lines
 from blinkrun.errors import UsageError
 from blinkrun.planner.advise import Group, advise
 from blinkrun.planner.compare import best_root
+from blinkrun.planner.network import levels
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.rings import ring_peer
 from blinkrun.planner.solve import pack
@@ -114,7 +115,8 @@ def _slower(found: Sequence[Ratios]) -> str:
     some = [ratios for ratios in found if ratios.allocations <= MOST_SHOWN]
     racks = [ratios for ratios in found if ratios.allocations > MOST_SHOWN]
     slower = sum(group.count for ratios in some for group in ratios.slower)
-    text = f"Slower than rings: {slower} of {sum(r.allocations for r in some):,} allocations"
+    total = sum(ratios.allocations for ratios in some)
+    text = f"Slower than rings: {slower} of {total:,} allocations and collectives"
     if racks:
         kinds = sum(len(ratios.groups) for ratios in racks)
         text += f", and {sum(len(r.slower) for r in racks)} of {kinds} kinds of a rack's"
@@ -242,19 +244,9 @@ def _cells(part: Topology, flow: Flow, root: int | None) -> tuple[Fraction, str]
     for loss in LOSSES:
         packing, _ = pack(part, flow, root, loss=loss)
         rates.append(packing.rate)
-        depth = max(_depth(tree.parents(part.size)) for tree in packing.trees)
+        depth = max(max(levels(tree.parents(part.size))) for tree in packing.trees)
         cells += f"| {len(packing.trees)}, {depth} "
     return rates[0], cells.rstrip()
-
-
-def _depth(parents: Sequence[int]) -> int:
-    depths = []
-    for rank in range(len(parents)):
-        at, hops = rank, 0
-        while parents[at] >= 0:
-            at, hops = parents[at], hops + 1
-        depths.append(hops)
-    return max(depths)
 
 
 def replace_section(page: str, name: str, lines: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ def test_ratios_count_allocations_and_name_those_that_are_slower():
     assert [found.ring_rate for found in ratios.slower] == [2]
     table = plans.ratio_lines([ratios])
     assert table[2] == "| m | allreduce | 5 | 4 | 0.50 | 2.00 | 1.32 | 2.00 |"
-    assert table[-1] == "Slower than rings: 1 of 5 allocations."
+    assert table[-1] == "Slower than rings: 1 of 5 allocations and collectives."
 
 
 def test_a_machine_without_rings_has_a_row_too():

@@ -1,11 +1,10 @@
 """Published and computed optima of real machines."""
 
-import csv
 from fractions import Fraction
 from functools import cache
 
 import pytest
-from support.places import ROOT
+from support.paper import bounds, gpus
 from support.topologies import host_of
 
 from blinkrun.planner.certificate import check_certificate
@@ -27,22 +26,7 @@ def optimum(topology, flow, root=None):
     return packing.rate
 
 
-def rows(name):
-    with (ROOT / "tests/data/paper" / f"{name}_bounds.csv").open(newline="") as file:
-        return [
-            pytest.param(f"dgx-{name[3:]}", row, id=f"{name}-{row['gpus'].replace(' ', '')}")
-            for row in csv.DictReader(file)
-        ]
-
-
-def gpus(text):
-    """``any 7`` stands for sets that are all alike."""
-    if text.startswith("any "):
-        return range(int(text[4:]))
-    return [int(gpu) for gpu in text.split()]
-
-
-@pytest.mark.parametrize(("name", "row"), rows("dgx1v") + rows("dgx1p"))
+@pytest.mark.parametrize(("name", "row"), bounds("dgx1v") + bounds("dgx1p"))
 def test_gpu_sets_of_the_paper(name, row):
     topology = induce(machine(name), gpus(row["gpus"]))
     best = max(optimum(topology, Flow.DOWN, root) for root in range(topology.size))
@@ -51,7 +35,7 @@ def test_gpu_sets_of_the_paper(name, row):
     assert f"{float(allreduce):.2f}" == row["partition_bound_lanes"]
 
 
-@pytest.mark.parametrize(("name", "row"), rows("dgx1v") + rows("dgx1p"))
+@pytest.mark.parametrize(("name", "row"), bounds("dgx1v") + bounds("dgx1p"))
 def test_gpu_sets_of_the_paper_take_few_trees_at_a_small_loss(name, row):
     topology = induce(machine(name), gpus(row["gpus"]))
     loss = Fraction(1, 20)
@@ -64,7 +48,7 @@ def test_gpu_sets_of_the_paper_take_few_trees_at_a_small_loss(name, row):
 
 
 def test_the_paper_lists_all_connected_sets():
-    assert (len(rows("dgx1v")), len(rows("dgx1p"))) == (46, 14)
+    assert (len(bounds("dgx1v")), len(bounds("dgx1p"))) == (46, 14)
 
 
 @pytest.mark.parametrize(
