@@ -252,7 +252,7 @@ def _host_ring(topology: Topology) -> _Found:
 
 def _preference(kind: LinkKind) -> int:
     """Return the place of a kind among those that a ring library would take, best first."""
-    others = [LinkKind.PCIE, LinkKind.STAGED, LinkKind.SHM]
+    others = [LinkKind.PCIE, LinkKind.STAGED, LinkKind.SHM, LinkKind.NETWORK]
     return 0 if kind.is_fabric else 1 + others.index(kind)
 
 

@@ -20,6 +20,7 @@ to k + 1; `Wait` on it lets chunk k pass when it is at least k + 1 - lag.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -99,6 +100,10 @@ class Reduce:
     and multiplied by the call's postscale before it is stored. 16-bit floats are held in float32
     between the loads and the stores of one step.
 
+    `via` names the kind of the link (`LinkKind`) that carries each operand, destinations first: ""
+    for memory of the rank itself, and where it is left to the only link that there is. It says
+    nothing of what happens, only where: executors that pace and the simulator look at it.
+
     Broadcast and allgather only move data: op and scales play no part in them, no step is final,
     and a destination that is the very memory of the single source is left out (the root's copy of
     INPUT to OUTPUT in place), so that others may read it at the same time.
@@ -107,12 +112,33 @@ class Reduce:
     dsts: tuple[Operand, ...]
     srcs: tuple[Operand, ...]
     final: bool = False
+    via: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.dsts or not self.srcs:
             raise ProgramError("a reduce needs at least one source and one destination")
         if len(set(self.dsts)) != len(self.dsts):
             raise ProgramError("a reduce writes the same operand twice")
+        if not self.via:
+            object.__setattr__(self, "via", ("",) * (len(self.dsts) + len(self.srcs)))
+        if len(self.via) != len(self.dsts) + len(self.srcs):
+            raise ProgramError(f"a reduce names {len(self.via)} links for its operands")
+
+    def moves(self, rank: Rank) -> Iterator[tuple[Rank, Rank, str]]:
+        """Yield what crosses a link when `rank` carries this out: (from, to, kind of link).
+
+        >>> inputs = Operand(0, Buffer.INPUT), Operand(1, Buffer.INPUT)
+        >>> step = Reduce((Operand(0, Buffer.OUTPUT),), inputs, via=("", "", "nvlink"))
+        >>> list(step.moves(0))
+        [(1, 0, 'nvlink')]
+        """
+        kinds = iter(self.via)
+        for dst, kind in zip(self.dsts, kinds, strict=False):
+            if dst.rank != rank:
+                yield rank, dst.rank, kind
+        for src, kind in zip(self.srcs, kinds, strict=True):
+            if src.rank != rank:
+                yield src.rank, rank, kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from blinkrun.schedule.lower_builder import (
     SLOT_DEPTH,
     Builder,
     Phase,
-    part_of,
+    parts_of,
 )
 from blinkrun.schedule.lower_eager import lower_eager
 from blinkrun.schedule.lower_oneway import add_alltoall, add_broadcast_tree, add_reduce_tree
@@ -34,18 +34,20 @@ __all__ = [
     "lower_barrier",
     "lower_broadcast",
     "lower_eager",
+    "lower_packing",
     "lower_reduce",
     "lower_reducescatter",
 ]
 
 
-def lower(
+def lower(  # noqa: PLR0913 - all that a program depends on
     plan: Plan,
     collective: Collective,
     *,
     root: Rank = 0,
     addressing: Addressing = Addressing.DIRECT,
     eager: bool = False,
+    channels_per_tree: int = 1,
 ) -> Program:
     """Return the program that carries out `collective` over `plan`'s trees.
 
@@ -61,6 +63,9 @@ def lower(
         Whether INPUT and OUTPUT lie in the arena (DIRECT) or are private (STAGED).
     eager : bool
         Make the one-shot program for small blocks; it takes no notice of the trees.
+    channels_per_tree : int
+        Into how many channels of equal parts each tree is cut: while one waits or starts a chunk
+        another moves data.
 
     Returns
     -------
@@ -70,7 +75,7 @@ def lower(
     Raises
     ------
     ProgramError
-        If `root` is none of the plan's ranks.
+        If `root` is none of the plan's ranks, or there is less than one channel per tree.
     """
     size = plan.size
     if not 0 <= root < size:
@@ -79,15 +84,52 @@ def lower(
         return lower_barrier(size)
     if eager:
         return lower_eager(collective, size, root)
-    by_collective: dict[Collective, Callable[[], Program]] = {
-        Collective.ALLREDUCE: lambda: lower_allreduce(plan.allreduce, size, addressing),
-        Collective.BROADCAST: lambda: lower_broadcast(plan.broadcast[root], size, root, addressing),
-        Collective.REDUCE: lambda: lower_reduce(plan.reduce[root], size, root, addressing),
-        Collective.ALLGATHER: lambda: lower_allgather(plan.allgather, size, addressing),
-        Collective.REDUCESCATTER: lambda: lower_reducescatter(plan.reducescatter, size, addressing),
-        Collective.ALLTOALL: lambda: lower_alltoall(size, addressing),
+    if collective is Collective.ALLTOALL:
+        return lower_alltoall(size, addressing)
+    packings = {
+        Collective.ALLREDUCE: plan.allreduce,
+        Collective.BROADCAST: plan.broadcast[root],
+        Collective.REDUCE: plan.reduce[root],
+        Collective.ALLGATHER: plan.allgather,
+        Collective.REDUCESCATTER: plan.reducescatter,
     }
-    return by_collective[collective]()
+    return lower_packing(
+        packings[collective],
+        collective,
+        root=root,
+        addressing=addressing,
+        channels_per_tree=channels_per_tree,
+    )
+
+
+def lower_packing(  # noqa: PLR0913 - all that a program depends on
+    packing: PlannedPacking,
+    collective: Collective,
+    *,
+    root: Rank = 0,
+    addressing: Addressing = Addressing.DIRECT,
+    channels_per_tree: int = 1,
+    slot_depth: int = SLOT_DEPTH,
+) -> Program:
+    """Return the program that carries out `collective` over these trees; see `lower`."""
+    size = packing.size
+    adds: dict[Collective, AddTree] = {
+        Collective.ALLREDUCE: add_allreduce_tree,
+        Collective.BROADCAST: add_broadcast_tree,
+        Collective.REDUCE: add_reduce_tree,
+        Collective.ALLGATHER: add_broadcast_tree,
+        Collective.REDUCESCATTER: add_reduce_tree,
+    }
+    return _lower(
+        packing,
+        size,
+        collective,
+        addressing,
+        adds[collective],
+        slot_depth=slot_depth,
+        root=root if collective.is_rooted else 0,
+        channels_per_tree=channels_per_tree,
+    )
 
 
 def lower_allreduce(
@@ -194,8 +236,11 @@ def _lower(  # noqa: PLR0913 - one call per collective above
     *,
     slot_depth: int,
     root: Rank = 0,
+    channels_per_tree: int = 1,
 ) -> Program:
     """Add every tree of `packing`; where all ranks are roots, a tree serves its root's block."""
+    if channels_per_tree < 1:
+        raise ProgramError(f"{channels_per_tree} channels per tree, need at least 1")
     wrong_root = collective.is_rooted and packing.trees[0].root != root
     joint = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
     if packing.size != size or wrong_root or packing.joint is not joint:
@@ -206,10 +251,9 @@ def _lower(  # noqa: PLR0913 - one call per collective above
     builder = Builder(size, slot_depth)
     if size == 1:
         return _lower_alone(builder, collective, addressing)
-    shares = min(packing.shares, MAX_SHARES)
+    shares = min(packing.shares * channels_per_tree, MAX_SHARES)
     for tree in packing.trees:
-        part = part_of(tree, packing, shares)
-        if part is not None:
+        for part in parts_of(tree, packing, shares, channels_per_tree):
             add(builder, tree, part, addressing, tree.root if joint else 0)
     return builder.build(collective, addressing, shares=shares, depth=packing.depth, root=root)
 

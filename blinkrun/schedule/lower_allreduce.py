@@ -37,13 +37,15 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
         children = tree.children(rank)
         outputs = tuple(Operand(child, Buffer.OUTPUT) for child in children)
         own = Operand(rank, Buffer.OUTPUT)
+        pushed = [tree.down[child] for child in children]
         ready = waits((child, up[child]) for child in children if child in up)
         srcs = in_rank_order(
             Operand(r, Buffer.OUTPUT if r in up and r != rank else Buffer.INPUT)
             for r in (rank, *children)
         )
+        pulled = [tree.up[src.rank] if src.rank != rank else "" for src in srcs]
         if rank == tree.root:
-            fused = Reduce((own, *outputs), srcs, final=True)
+            fused = Reduce((own, *outputs), srcs, final=True, via=("", *pushed, *pulled))
             builder.add(rank, Phase.UP, tree.root, part, [*ready, fused, Signal(down[rank])])
             continue
         parent = tree.parents[rank]
@@ -54,8 +56,8 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
                 builder.add(rank, Phase.PUT, tree.root, part, [copy, Signal(up[rank])])
             builder.add(rank, Phase.LEAVE, tree.root, part, result)
             continue
-        upward = [*ready, Reduce((own,), srcs), Signal(up[rank])]
-        downward = [*result, Reduce(outputs, (own,)), Signal(down[rank])]
+        upward = [*ready, Reduce((own,), srcs, via=("", *pulled)), Signal(up[rank])]
+        downward = [*result, Reduce(outputs, (own,), via=(*pushed, "")), Signal(down[rank])]
         builder.add(rank, Phase.UP, tree.root, part, upward)
         builder.add(rank, Phase.DOWN, tree.root, part, downward)
 
@@ -85,10 +87,16 @@ def _add_staged(builder: Builder, tree: PlannedTree, part: Part) -> None:
         # An inner rank's children have taken the result out of their slots before they fill them
         # again, so its own slot is free as well.
         free = [] if children else waits([(rank, done[rank])], lag=builder.slot_depth)
-        put = [*free, *ready, Reduce((slots[rank],), srcs), Signal(filled[rank])]
+        local = ("",) * len(srcs)
+        put = [
+            *free,
+            *ready,
+            Reduce((slots[rank],), srcs, via=(tree.up[rank], *local)),
+            Signal(filled[rank]),
+        ]
         take = [
             *waits([(parent, done[parent])]),
-            Reduce((output, *below), (slots[rank],)),
+            Reduce((output, *below), (slots[rank],), via=(*local, tree.down[rank])),
             Signal(done[rank]),
         ]
         builder.add(rank, Phase.UP if children else Phase.PUT, tree.root, part, put)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from itertools import pairwise
 
 from blinkrun.planner.plan import PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import (
@@ -106,8 +107,14 @@ def in_rank_order(operands: Iterable[Operand]) -> tuple[Operand, ...]:
     return tuple(sorted(operands, key=lambda operand: operand.rank))
 
 
-def part_of(tree: PlannedTree, packing: PlannedPacking, shares: int) -> Part | None:
-    """Return the tree's part in units of `shares`, or None if it is too thin to be seen there."""
+def parts_of(
+    tree: PlannedTree, packing: PlannedPacking, shares: int, channels: int = 1
+) -> list[Part]:
+    """Return the tree's part in units of `shares`, cut for so many channels.
+
+    None where it is too thin to be seen there, fewer where it is too thin for all.
+    """
     start = tree.start * shares // packing.shares
     stop = tree.stop * shares // packing.shares
-    return Part(start, stop) if start < stop else None
+    cuts = [start + (stop - start) * at // channels for at in range(channels + 1)]
+    return [Part(low, high) for low, high in pairwise(cuts) if low < high]

@@ -29,7 +29,7 @@ def _broadcast_direct(builder: Builder, tree: PlannedTree, part: Part, block: in
         parent = tree.parents[rank]
         ready = waits([(parent, got[parent])]) if parent != tree.root else []
         src = Operand(parent, Buffer.OUTPUT, block) if parent != tree.root else source
-        pull = [*ready, Reduce((output,), (src,)), Signal(got[rank])]
+        pull = [*ready, Reduce((output,), (src,), via=("", tree.down[rank])), Signal(got[rank])]
         builder.add(rank, Phase.DOWN, tree.root, part, pull)
         builder.add(rank, Phase.LEAVE, tree.root, part, leave)
 
@@ -46,7 +46,8 @@ def _broadcast_staged(builder: Builder, tree: PlannedTree, part: Part, block: in
         ready = waits([(parent, got[parent])]) if rank != tree.root else []
         src = offer[parent] if rank != tree.root else Operand(rank, Buffer.INPUT)
         phase = Phase.PUT if rank == tree.root else Phase.DOWN
-        move = [*free, *ready, Reduce(dsts, (src,)), Signal(got[rank])]
+        via = (*("" for _ in dsts), tree.down[rank])
+        move = [*free, *ready, Reduce(dsts, (src,), via=via), Signal(got[rank])]
         builder.add(rank, phase, tree.root, part, move)
 
 
@@ -73,9 +74,10 @@ def add_reduce_tree(
         held = {c: partial.get(c, Operand(c, Buffer.INPUT, block)) for c in tree.children(rank)}
         held[rank] = Operand(rank, Buffer.INPUT, block)
         srcs = tuple(held[holder] for holder in sorted(held))
+        via = ("", *(tree.up[holder] if holder != rank else "" for holder in sorted(held)))
         ready = waits((c, done[c]) for c in tree.children(rank) if c in partial)
         if rank == tree.root:
-            total = Reduce((Operand(rank, Buffer.OUTPUT),), srcs, final=True)
+            total = Reduce((Operand(rank, Buffer.OUTPUT),), srcs, final=True, via=via)
             builder.add(rank, Phase.UP, tree.root, part, [*ready, total, Signal(done[rank])])
             continue
         parent = tree.parents[rank]
@@ -83,7 +85,7 @@ def add_reduce_tree(
             builder.add(rank, Phase.LEAVE, tree.root, part, waits([(parent, done[parent])]))
             continue
         free = waits([(parent, done[parent])], lag=builder.slot_depth)
-        up = [*free, *ready, Reduce((partial[rank],), srcs), Signal(done[rank])]
+        up = [*free, *ready, Reduce((partial[rank],), srcs, via=via), Signal(done[rank])]
         phase = Phase.UP if tree.children(rank) else Phase.PUT
         builder.add(rank, phase, tree.root, part, up)
 

@@ -149,6 +149,7 @@ DEFAULT = Bandwidths(
         Figure("latency_pcie", 1_000, f"{_HW_LATENCY}: PCI"),
         Figure("latency_pcie_staged", 2_000, "latency_pcie twice: up and down"),
         Figure("latency_shm", 200, "estimate: a flag and a line of data from core to core"),
+        Figure("latency_network", 5_000, f"{_HW_LATENCY}: network"),
     )
 )
 

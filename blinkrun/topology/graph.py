@@ -31,6 +31,7 @@ class LinkKind(StrEnum):
     PCIE = "pcie"  # one device reads or writes the other's memory
     STAGED = "pcie-staged"  # by way of host memory: beside an NVLink, or without peer access
     SHM = "shm"
+    NETWORK = "network"  # from host to host, through a NIC on either side
 
     @property
     def is_fabric(self) -> bool:

@@ -83,7 +83,7 @@ def _reduce_mutants(program: Program, step: Reduce) -> Iterator[tuple[str, Reduc
         for i, operand in enumerate(operands):
             if len(operands) > 1:
                 fewer = (*operands[:i], *operands[i + 1 :])
-                yield f"drop {operand} of {field}", replace(step, **{field: fewer})
+                yield f"drop {operand} of {field}", replace(step, **{field: fewer}, via=())
             others = [
                 replace(operand, rank=(operand.rank + 1) % program.size),
                 replace(operand, index=operand.index + 1),

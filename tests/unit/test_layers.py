@@ -10,7 +10,7 @@ from support.places import ROOT
 PACKAGE = ROOT / "blinkrun"
 LAUNCHER = ROOT / "launcher"
 BASE = {"errors", "env", "units", "log", "version", "cli"}  # cli: the table of commands
-PURE = ("topology", "planner", "schedule")
+PURE = ("topology", "planner", "schedule", "simulator")
 # these read the machine and the plan cache
 RIM = {"topology/probe.py", "topology/probe_sysfs.py", "planner/store.py"}
 IMPURE = {"mpi4py", "os", "time", "random", "socket", "subprocess", "threading", "tempfile"}
