@@ -1,1 +1,1 @@
-"""The evaluation of the Blink paper (MLSys 2020), repeated on the simulator and the emulator."""
+"""The Blink paper's evaluation, figure by figure, on the simulator."""
