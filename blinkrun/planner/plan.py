@@ -249,11 +249,11 @@ class Plan:
                 "machine": self.machine,
                 "topology_hash": self.topology_hash,
                 "loss": str(self.loss),
-                "allreduce": _packing_out(self.allreduce),
-                "broadcast": [_packing_out(packing) for packing in self.broadcast],
-                "reduce": [_packing_out(packing) for packing in self.reduce],
-                "allgather": _packing_out(self.allgather),
-                "reducescatter": _packing_out(self.reducescatter),
+                "allreduce": packing_out(self.allreduce),
+                "broadcast": [packing_out(packing) for packing in self.broadcast],
+                "reduce": [packing_out(packing) for packing in self.reduce],
+                "allgather": packing_out(self.allgather),
+                "reducescatter": packing_out(self.reducescatter),
             },
             separators=(",", ":"),
         )
@@ -273,11 +273,11 @@ class Plan:
                 raise PlanError(f"plan of version {data['version']}, this is {PLAN_VERSION}")
             return cls(
                 size=data["size"],
-                allreduce=_packing_in(data["allreduce"]),
-                broadcast=tuple(_packing_in(packing) for packing in data["broadcast"]),
-                reduce=tuple(_packing_in(packing) for packing in data["reduce"]),
-                allgather=_packing_in(data["allgather"], joint=True),
-                reducescatter=_packing_in(data["reducescatter"], joint=True),
+                allreduce=packing_in(data["allreduce"]),
+                broadcast=tuple(packing_in(packing) for packing in data["broadcast"]),
+                reduce=tuple(packing_in(packing) for packing in data["reduce"]),
+                allgather=packing_in(data["allgather"], joint=True),
+                reducescatter=packing_in(data["reducescatter"], joint=True),
                 topology_hash=data["topology_hash"],
                 machine=data["machine"],
                 loss=Fraction(data["loss"]),
@@ -307,7 +307,8 @@ def _ranks(ranks: Sequence[Rank]) -> str:
     return " ".join(str(rank) for rank in ranks)
 
 
-def _packing_out(packing: PlannedPacking) -> dict[str, Any]:
+def packing_out(packing: PlannedPacking) -> dict[str, Any]:
+    """Return a packing as values that JSON knows."""
     return {
         "shares": packing.shares,
         "rate": str(packing.rate),
@@ -343,7 +344,8 @@ def _fraction(text: str) -> Fraction:
     return Fraction(text)
 
 
-def _packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacking:
+def packing_in(data: Mapping[str, Any], *, joint: bool = False) -> PlannedPacking:
+    """Return the packing that `packing_out` wrote; PlanError, LookupError or TypeError if none."""
     return PlannedPacking(
         shares=data["shares"],
         trees=tuple(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from blinkrun.errors import PlanError
-from blinkrun.planner.plan import PlannedPacking
+from blinkrun.planner.plan import PlannedPacking, packing_in, packing_out
+
+CHOICES_VERSION = 1  # raised when the text has another form
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,64 @@ class Choices:
             if size_bytes <= (choice.upto_bytes or 0):
                 return choice
         return self.by_size[-1]
+
+    def to_json(self) -> str:
+        """Return the choices as JSON text; equal choices give equal text.
+
+        Every packing is written once: it usually serves several sizes.
+        """
+        packings = list(dict.fromkeys(choice.packing for choice in self.by_size))
+        return json.dumps(
+            {
+                "version": CHOICES_VERSION,
+                "packings": [packing_out(one) | {"joint": one.joint} for one in packings],
+                "by_size": [_choice_out(choice, packings) for choice in self.by_size],
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Choices:
+        """Return the choices that `to_json` wrote.
+
+        Raises
+        ------
+        PlanError
+            If `text` holds no choices of this version, or such that contradict themselves.
+        """
+        try:
+            data = json.loads(text)
+            if data["version"] != CHOICES_VERSION:
+                raise PlanError(f"choices of version {data['version']}, this is {CHOICES_VERSION}")
+            packings = [packing_in(one, joint=one["joint"]) for one in data["packings"]]
+            return cls(tuple(_choice_in(entry, packings) for entry in data["by_size"]))
+        except PlanError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as err:
+            raise PlanError(f"text holds no choices: {type(err).__name__}: {err}") from err
+
+
+def _choice_out(choice: Choice, packings: Sequence[PlannedPacking]) -> dict[str, Any]:
+    return {
+        "upto_bytes": choice.upto_bytes,
+        "trees": choice.trees,
+        "packing": packings.index(choice.packing),
+        "chunk_bytes": choice.chunk_bytes,
+        "channels_per_tree": choice.channels_per_tree,
+    }
+
+
+def _choice_in(entry: dict[str, Any], packings: Sequence[PlannedPacking]) -> Choice:
+    at = entry["packing"]
+    if at not in range(len(packings)):
+        raise PlanError(f"choice of packing {at}, there are {len(packings)}")
+    return Choice(
+        entry["upto_bytes"],
+        entry["trees"],
+        packings[at],
+        entry["chunk_bytes"],
+        entry["channels_per_tree"],
+    )
 
 
 def _numbers(limits: Sequence[int | None]) -> list[int]:
