@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
@@ -90,6 +90,30 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """What was wanted of a figure and what came of it.
+
+    Attributes
+    ----------
+    what : str
+    wanted, reached : float
+        Reached is at least wanted where the goal is met.
+    paper : str
+        What the paper says of the same, in words; empty where it says nothing.
+    """
+
+    what: str
+    wanted: float
+    reached: float
+    paper: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether what is reached is at least what was wanted."""
+        return self.reached >= self.wanted
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A figure of the paper, simulated.
 
@@ -106,8 +130,9 @@ class Figure:
         The picture.
     summary : mapping
         More keys of the JSON: ``geomean_ratio``, ``max_ratio`` and the like.
+    goals : tuple of Goal
     says : tuple of str
-        Sentences below the picture: what was asked and what came of it.
+        Sentences below the picture.
     causes : tuple of str
         Where this differs from the paper by more than 15 %, and why, a sentence per cause.
     how : str
@@ -120,6 +145,7 @@ class Figure:
     columns: tuple[Column, ...]
     panels: tuple[Panel, ...]
     summary: Mapping[str, Value]
+    goals: tuple[Goal, ...] = ()
     says: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     how: str = ""
@@ -134,7 +160,7 @@ class Figure:
         used = {column.key for column in self.columns} | {panel.x for panel in self.panels}
         if used - set(keys):
             raise InternalError(f"{self.name} shows {sorted(used - set(keys))}, rows have {keys}")
-        if {"fig", "title", "rows", "causes"} & set(self.summary):
+        if {"fig", "title", "rows", "goals", "causes"} & set(self.summary):
             raise InternalError(f"{self.name}: the summary has a key of the figure itself")
 
     def as_json(self) -> dict[str, Any]:
@@ -144,6 +170,7 @@ class Figure:
             "title": self.title,
             "rows": [dict(row) for row in self.rows],
             **self.summary,
+            "goals": [asdict(goal) | {"is_met": goal.is_met} for goal in self.goals],
             "causes": list(self.causes),
         }
 

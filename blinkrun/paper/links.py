@@ -1,4 +1,4 @@
-"""What links achieve on the paper's machines: one figure per kind of link and machine, with sources.
+"""What links achieve on the paper's machines: one figure per kind of link, with sources.
 
 Nothing is fitted row by row. A ring library gets `simulator.cost.RINGS.efficiency` of these.
 """
