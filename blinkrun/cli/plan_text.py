@@ -18,7 +18,7 @@ from blinkrun.cli.figures import (
 from blinkrun.topology.render import align
 
 _WIDTH = 100  # of lines that can be wrapped
-_KINDS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "shm": "shared memory"}
+KINDS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "shm": "shared memory"}
 
 
 def plan_text(report: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def _rings(report: Mapping[str, Any]) -> str:
     if not ring["rings"]:
         return "none: these links close no ring"
     many = "s" if ring["rings"] > 1 else ""
-    over = _KINDS.get(ring["kind"], ring["kind"])
+    over = KINDS.get(ring["kind"], ring["kind"])
     least = "" if ring["is_exact"] else " or a little more"
     return (
         f"a ring library gets {format_rate(ring['rate_gb_per_s'])} GB/s{least} from"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from blinkrun.cli.plot_layout import Line, Point
 from blinkrun.errors import UsageError
@@ -134,16 +135,27 @@ class Page:
         UsageError
             If the file cannot be written.
         """
-        import matplotlib as mpl  # noqa: PLC0415
+        save_figure(self.figure, path)
 
-        # SVG and PDF would carry the time, and SVG random names
-        dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        kind = path.suffix.lower().lstrip(".")
-        try:
-            with mpl.rc_context({"svg.hashsalt": "blinkrun"}):
-                self.figure.savefig(path, dpi=150, format=kind, metadata=dated.get(kind))
-        except OSError as err:
-            raise UsageError(f"--plot {path}: {err.strerror or err}") from err
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib's; the same figure gives the same bytes.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be written.
+    """
+    import matplotlib as mpl  # noqa: PLC0415
+
+    # SVG and PDF would carry the time, and SVG random names
+    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    kind = path.suffix.lower().lstrip(".")
+    try:
+        with mpl.rc_context({"svg.hashsalt": "blinkrun"}):
+            figure.savefig(path, dpi=150, format=kind, metadata=dated.get(kind))
+    except OSError as err:
+        raise UsageError(f"--plot {path}: {err.strerror or err}") from err
 
 
 def dash(number: int, width: float) -> tuple[float, ...]:

@@ -125,8 +125,14 @@ def check_ranks(subject: Subject, flag: str, ranks: Sequence[int]) -> None:
             raise UsageError(f"{flag} {rank}: {subject.name} has {has}")
 
 
-def check_joined(
-    subject: Subject, job: Topology, whole: Topology, *, flow: Flow, links: LinkSet
+def check_joined(  # noqa: PLR0913 - all keyword-only but the three topologies
+    subject: Subject,
+    job: Topology,
+    whole: Topology,
+    *,
+    flow: Flow,
+    links: LinkSet,
+    may_relay: bool = True,
 ) -> None:
     """Raise UsageError, with what would help, if the links of `job` do not join its ranks.
 
@@ -140,6 +146,8 @@ def check_joined(
     flow : Flow
     links : LinkSet
         What they were chosen by.
+    may_relay : bool, default True
+        Whether the command takes ``--relays``.
     """
     apart = parts(job, flow)
     if len(apart) == 1:
@@ -150,7 +158,7 @@ def check_joined(
     if links is not LinkSet.ALL:
         everything = induce(subject.topology(LinkSet.ALL), ranks, relays)
         hints += ["--links all"] if len(parts(everything, flow)) == 1 else []
-    helpers = _helpers(whole, ranks, relays, flow)
+    helpers = _helpers(whole, ranks, relays, flow) if may_relay else ()
     hints += [f"--relays {format_gpus(helpers)}"] if helpers else []
     over = {LinkSet.NVLINK: "NVLink", LinkSet.PCIE: "PCIe", LinkSet.ALL: "any link"}[links]
     hint = f"; {' or '.join(hints)} would join them" if hints else ""
