@@ -69,6 +69,27 @@ class Cost:
         kept = dict(self.latencies_ns) | dict(latencies_ns)
         return replace(self, latencies_ns=tuple(kept.items()))
 
+    def over(self, scale: int) -> Self:
+        """Return the same on a clock that runs `scale` times slower.
+
+        Links that are `scale` times slower than their topology says take `scale` times as long,
+        what is counted here does not: simulated at the topology's rates with this, a run takes
+        exactly 1 / `scale` of its time.
+
+        >>> EMULATED.over(1000).launch_ns * 1000 <= EMULATED.launch_ns
+        True
+        """
+        if scale < 1:
+            raise UsageError(f"cost of {self.name} over {scale}: need a whole number of at least 1")
+        return replace(
+            self,
+            launch_ns=self.launch_ns // scale,
+            step_ns=self.step_ns // scale,
+            latencies_ns=tuple((kind, self.latency_ns(kind) // scale) for kind in LinkKind),
+            memory_mb_per_s=self.memory_mb_per_s * scale,
+            peer_switch_ns=self.peer_switch_ns // scale,
+        )
+
 
 FREE = Cost("no cost but the links", latencies_ns=tuple((kind, 0) for kind in LinkKind))
 """What a schedule alone makes of the links: no launch, no step, no latency."""
@@ -95,3 +116,19 @@ RINGS = Cost(
     memory_mb_per_s=800_000,
 )
 """The kernels of NCCL 2.4, whose rings Blink compares with."""
+
+SHARED_MEMORY = Cost(
+    "blinkrun on shared memory",
+    # entry and a step of an allreduce of 4 bytes, 2 ranks: 0.66 us in docs/benchmarks
+    # (collectives_amd-epyc-2-core_202611), of which `latency_shm` is 0.2
+    launch_ns=400,
+    step_ns=60,
+)
+"""The processes of a host: no kernel is launched. A core's rate is in the topology."""
+
+EMULATED = Cost(
+    "emulation",
+    launch_ns=100_000,
+    latencies_ns=tuple((kind, 0) for kind in LinkKind),
+)
+"""The executor of this host when it paces links: real times, whatever the scale."""
