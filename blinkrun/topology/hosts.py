@@ -1,0 +1,158 @@
+"""Several hosts as one topology: every host's own links, and the network between them.
+
+Any rank reaches any rank of another host over a NETWORK link, which takes what its host sends and
+what the other receives. The way from a GPU to the NIC is taken to be as fast as the network: with
+GPUDirect RDMA a NIC reads the memory of whichever GPU holds the data, and trees with many roots
+spread over many PCIe links. It is the assumption under which Blink's paper simulates faster
+networks (MLSys 2020, section 5.5, figure 19). What a single ring gets through one GPU's PCIe link
+is the matter of `schedule.peer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+from blinkrun.errors import TopologyError
+from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
+from blinkrun.types import Rank
+
+DEVICES_PER_HOST = 1000
+"""Device names of a joined topology: host times this, plus the device's name on its host."""
+
+MB_PER_S_PER_GBPS = 125
+_UNIT = "MB/s"
+
+
+def join_hosts(hosts: Sequence[Topology], *, network_gbps: int, nics: int = 1) -> Topology:
+    """Return the hosts as one topology, joined by a network that any two of them share alone.
+
+    Parameters
+    ----------
+    hosts : sequence of Topology
+        In MB/s, without relays; they may differ. Ranks are numbered host by host.
+    network_gbps : int
+        What a NIC sends, and what it receives at the same time, in Gbit/s.
+    nics : int, default 1
+        NICs per host.
+
+    Returns
+    -------
+    Topology
+        Rank r of host h (from 0) is device ``1000 * h`` plus its device on the host. Resources
+        have ``host 0 `` before their names; the network's are ``host 0 network out`` and ``host 0
+        network in``, each of 125 MB/s per Gbit/s and NIC.
+
+    Raises
+    ------
+    TopologyError
+        If there is no host, a host counts in lanes or has relays, or the network has no rate.
+
+    Examples
+    --------
+    >>> from blinkrun.topology.catalog import machine
+    >>> dgx1 = machine("dgx-1v", "all")
+    >>> from blinkrun.topology.graph import induce
+    >>> joined = join_hosts([induce(dgx1, [0, 1, 2]), induce(dgx1, [3, 4])], network_gbps=40)
+    >>> joined.devices, host_of(joined)
+    ((0, 1, 2, 1003, 1004), (0, 0, 0, 1, 1))
+    >>> [link.resources for link in joined.links if (link.src, link.dst) == (0, 3)]
+    [('host 0 network out', 'host 1 network in')]
+    """
+    if not hosts:
+        raise TopologyError("no hosts to join")
+    if network_gbps < 1 or nics < 1:
+        raise TopologyError(
+            f"a network of {network_gbps} Gbit/s over {nics} NICs carries nothing; need at least 1"
+        )
+    for number, host in enumerate(hosts):
+        _check(number, host)
+    links = [link for number, host in enumerate(hosts) for link in _own(hosts, number, host)]
+    resources = [
+        Resource(f"host {number} {resource.name}", resource.capacity)
+        for number, host in enumerate(hosts)
+        for resource in host.resources
+    ]
+    if len(hosts) > 1:
+        links += _network_links(hosts)
+        rate = network_gbps * MB_PER_S_PER_GBPS * nics
+        resources += [
+            Resource(f"host {number} network {way}", rate)
+            for number in range(len(hosts))
+            for way in ("out", "in")
+        ]
+    return Topology(
+        name=_name(hosts),
+        devices=tuple(
+            number * DEVICES_PER_HOST + device
+            for number, host in enumerate(hosts)
+            for device in host.devices
+        ),
+        links=tuple(links),
+        resources=tuple(resources),
+        unit=_UNIT,
+    )
+
+
+def host_of(topology: Topology) -> tuple[int, ...]:
+    """Return the host of every rank, from 0; all 0 where hosts were not joined.
+
+    >>> from blinkrun.topology.catalog import machine
+    >>> host_of(machine("dgx-1v"))
+    (0, 0, 0, 0, 0, 0, 0, 0)
+    """
+    return tuple(device // DEVICES_PER_HOST for device in topology.devices[: topology.size])
+
+
+def ranks_by_host(topology: Topology) -> tuple[tuple[Rank, ...], ...]:
+    """Return the ranks of every host, hosts in ascending order.
+
+    >>> from blinkrun.topology.catalog import machine
+    >>> from blinkrun.topology.graph import induce
+    >>> pair = induce(machine("dgx-1v", "all"), [0, 1])
+    >>> ranks_by_host(join_hosts([pair, pair], network_gbps=100))
+    ((0, 1), (2, 3))
+    """
+    ranks: dict[int, list[Rank]] = {}
+    for rank, host in enumerate(host_of(topology)):
+        ranks.setdefault(host, []).append(rank)
+    return tuple(tuple(ranks[host]) for host in sorted(ranks))
+
+
+def _check(number: int, host: Topology) -> None:
+    where = f"host {number} ({host.name})"
+    if host.unit != _UNIT:
+        raise TopologyError(
+            f"{where} counts in {host.unit}, a network in {_UNIT}; use --links all or pcie"
+        )
+    if host.num_relays:
+        raise TopologyError(f"{where} has {host.num_relays} relays; hosts are joined without")
+    if max(host.devices) >= DEVICES_PER_HOST:
+        raise TopologyError(f"{where} has a device {max(host.devices)}; they are joined already?")
+
+
+def _first_rank(hosts: Sequence[Topology], number: int) -> Rank:
+    return sum(host.size for host in hosts[:number])
+
+
+def _own(hosts: Sequence[Topology], number: int, host: Topology) -> Iterator[Link]:
+    """Yield the links of one host under their new names."""
+    first = _first_rank(hosts, number)
+    for link in host.links:
+        resources = tuple(f"host {number} {name}" for name in link.resources)
+        yield Link(first + link.src, first + link.dst, resources, link.kind)
+
+
+def _network_links(hosts: Sequence[Topology]) -> Iterator[Link]:
+    """Yield a link between any two ranks of different hosts."""
+    for one, other in permutations(range(len(hosts)), 2):
+        resources = (f"host {one} network out", f"host {other} network in")
+        start, end = _first_rank(hosts, one), _first_rank(hosts, other)
+        for src in range(start, start + hosts[one].size):
+            for dst in range(end, end + hosts[other].size):
+                yield Link(src, dst, resources, LinkKind.NETWORK)
+
+
+def _name(hosts: Sequence[Topology]) -> str:
+    names = list(dict.fromkeys(host.name for host in hosts))
+    return f"{len(hosts)} x {names[0]}" if len(names) == 1 else " + ".join(names)
