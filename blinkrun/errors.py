@@ -83,6 +83,10 @@ class ProgramError(BlinkrunError, ValueError):
     """A program that the verifier refuses, or that cannot be built."""
 
 
+class SimulationError(InternalError):
+    """The simulator lost bytes, or time, or itself."""
+
+
 class NotInitializedError(BlinkrunError, RuntimeError):
     """blinkrun is used before `init()` or after `shutdown()`."""
 

@@ -1,0 +1,328 @@
+"""A program made ready to be timed: its channels in bytes, over the pipes of a topology."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from blinkrun.errors import ProgramError, UsageError
+from blinkrun.schedule.chunking import num_chunks, part_range
+from blinkrun.schedule.ir import Channel, Part, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.routes import Routes
+from blinkrun.simulator.cost import Cost
+from blinkrun.topology.graph import LinkKind, Resource, Topology
+from blinkrun.topology.model import MB_PER_S
+from blinkrun.types import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWait:
+    """Hold the channel at chunk k until flag number `flag` is at least k + 1 - `lag`."""
+
+    flag: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSignal:
+    """Set flag number `flag`."""
+
+    flag: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedReduce:
+    """Move a chunk over some pipes at once.
+
+    Attributes
+    ----------
+    moves : tuple of (int, int)
+        Pipe and link (index into ``Topology.links``) of every operand that crosses one.
+    memory : int
+        Pipe of the rank's own memory, -1 where that is as fast as needed.
+    locals : int
+        Operands in the rank's own memory.
+    latency_ns : int
+        Largest of its links; 0 without any.
+    slowest : int
+        The link that has it, -1 without any.
+    """
+
+    moves: tuple[tuple[int, int], ...]
+    memory: int
+    locals: int
+    latency_ns: int
+    slowest: int
+
+
+TimedStep = TimedWait | TimedSignal | TimedReduce
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChannel:
+    """A channel with its bytes.
+
+    Attributes
+    ----------
+    rank, number : int
+        As in `verify_static.Lane`.
+    steps : tuple of TimedStep
+    size_bytes, chunk_bytes : int
+        Of the part and of its chunks; the last may be smaller.
+    num_chunks : int
+        0 for an empty part: the channel ends at once.
+    prologue : bool
+    late_ns : int
+        How much later than others it starts: `Cost.peer_switch_ns` where it needs that.
+    """
+
+    rank: Rank
+    number: int
+    steps: tuple[TimedStep, ...]
+    size_bytes: int
+    chunk_bytes: int
+    num_chunks: int
+    prologue: bool = False
+    late_ns: int = 0
+
+    def bytes_of(self, chunk: int) -> int:
+        """Return how large that chunk is."""
+        return min(self.chunk_bytes, self.size_bytes - chunk * self.chunk_bytes)
+
+    def at(self, step: int, chunk: int) -> str:
+        """Return where that step is, for messages."""
+        kind = "prologue channel" if self.prologue else "channel"
+        return f"rank {self.rank}, {kind} {self.number}, step {step}, chunk {chunk}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All that the engine needs.
+
+    Attributes
+    ----------
+    channels : tuple of TimedChannel
+        Prologues first.
+    pipes : tuple of tuple of int
+        Resources that each takes.
+    resources : tuple of str
+        Names: those of the topology, then a memory per rank where it counts.
+    capacities : tuple of int
+        Of the resources, in MB/s.
+    flags_per_rank : int
+        Flag number f is flag ``f % flags_per_rank`` of rank ``f // flags_per_rank``.
+    cost : Cost
+    """
+
+    channels: tuple[TimedChannel, ...]
+    pipes: tuple[tuple[int, ...], ...]
+    resources: tuple[str, ...]
+    capacities: tuple[int, ...]
+    flags_per_rank: int
+    cost: Cost
+
+    def flag_name(self, flag: int) -> str:
+        """Return a flag by its rank, for messages."""
+        rank, number = divmod(flag, max(1, self.flags_per_rank))
+        return f"flag {number} of rank {rank}"
+
+    def bytes_by_pipe(self) -> tuple[int, ...]:
+        """Return what must cross each pipe, from the program alone."""
+        total: Counter[int] = Counter()
+        for channel in self.channels:
+            for step in channel.steps:
+                if isinstance(step, TimedReduce):
+                    total.update({step.memory: step.locals * channel.size_bytes})
+                    for pipe, _ in step.moves:
+                        total[pipe] += channel.size_bytes
+        return tuple(total[pipe] for pipe in range(len(self.pipes)))
+
+
+class Loader:
+    """Finds pipes and capacities for the steps of a program; pipes are numbered as they are met.
+
+    Parameters
+    ----------
+    topology : Topology
+        In MB/s.
+    cost : Cost
+    program : Program
+        Whose ranks and flags are counted.
+    """
+
+    def __init__(self, topology: Topology, cost: Cost, program: Program) -> None:
+        if topology.unit != MB_PER_S:
+            raise UsageError(
+                f"{topology.name} counts in {topology.unit}; a simulation needs links in {MB_PER_S}"
+            )
+        self._topology = topology
+        self._cost = cost
+        self._flags = program.flags
+        self._routes = Routes(topology)
+        self._resources = [part.name for part in topology.resources]
+        self._place = {name: at for at, name in enumerate(self._resources)}
+        self._capacities = [capacity_of(part, cost) for part in topology.resources]
+        if cost.memory_mb_per_s:
+            self._resources += [f"memory of rank {rank}" for rank in range(program.size)]
+            self._capacities += [cost.memory_mb_per_s] * program.size
+        self._pipes: dict[tuple[int, ...], int] = {}
+        self._joined = fabric_pairs(topology)
+
+    def channel(
+        self, cut: Cut, rank: Rank, number: int, channel: Channel, prologue: bool
+    ) -> TimedChannel:
+        """Return a channel with its bytes and pipes."""
+        total, chunk, count = cut.sizes(channel.part)
+        steps = tuple(self._step(step, rank) for step in channel.steps)
+        switches = self._cost.peer_switch_ns and any(map(self._switches, steps))
+        late = self._cost.peer_switch_ns if switches else 0
+        return TimedChannel(rank, number, steps, total, chunk, count, prologue, late)
+
+    def done(self, channels: Sequence[TimedChannel]) -> Load:
+        """Return the channels with all that was found for them."""
+        return Load(
+            channels=tuple(channels),
+            pipes=tuple(self._pipes),
+            resources=tuple(self._resources),
+            capacities=tuple(self._capacities),
+            flags_per_rank=self._flags,
+            cost=self._cost,
+        )
+
+    def _step(self, step: Step, rank: Rank) -> TimedStep:
+        match step:
+            case Wait(peer, flag, lag):
+                return TimedWait(peer * self._flags + flag, lag)
+            case Signal(flag):
+                return TimedSignal(rank * self._flags + flag)
+        return self._reduce(step, rank)
+
+    def _reduce(self, step: Reduce, rank: Rank) -> TimedReduce:
+        links = self._routes.of(step, rank)
+        latencies = [self._cost.latency_ns(self._topology.links[link].kind) for link in links]
+        latency = max(latencies, default=0)
+        return TimedReduce(
+            moves=tuple((self._link_pipe(link), link) for link in links),
+            memory=self._memory_pipe(rank),
+            locals=len(step.dsts) + len(step.srcs) - len(links),
+            latency_ns=latency,
+            slowest=links[latencies.index(latency)] if links else -1,
+        )
+
+    def _pipe(self, resources: tuple[int, ...]) -> int:
+        return self._pipes.setdefault(resources, len(self._pipes))
+
+    def _link_pipe(self, link: int) -> int:
+        names = self._topology.links[link].resources
+        return self._pipe(tuple(sorted(self._place[name] for name in names)))
+
+    def _memory_pipe(self, rank: Rank) -> int:
+        """Return the pipe of a rank's own memory, -1 where it does not count."""
+        if not self._cost.memory_mb_per_s:
+            return -1
+        return self._pipe((len(self._topology.resources) + rank,))
+
+    def _switches(self, step: TimedStep) -> bool:
+        """Return whether a step reaches over PCIe for what a fabric joins."""
+        if not isinstance(step, TimedReduce):
+            return False
+        links = [self._topology.links[link] for _, link in step.moves]
+        return any(
+            link.kind is LinkKind.PCIE and frozenset((link.src, link.dst)) in self._joined
+            for link in links
+        )
+
+
+def fabric_pairs(topology: Topology) -> frozenset[frozenset[Rank]]:
+    """Return the pairs of ranks that NVLink or the like joins."""
+    return frozenset(
+        frozenset((link.src, link.dst)) for link in topology.links if link.kind.is_fabric
+    )
+
+
+def capacity_of(resource: Resource, cost: Cost) -> int:
+    """Return what the library gets of a resource, in whole MB/s.
+
+    Raises
+    ------
+    UsageError
+        If that is less than 1.
+    """
+    got = int(resource.capacity * cost.efficiency)
+    if got < 1:
+        raise UsageError(
+            f"{resource.name}: {cost.efficiency} of {resource.capacity} {MB_PER_S} is less than 1"
+        )
+    return got
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a call's bytes fall into parts and chunks."""
+
+    shares: int
+    count: int
+    itemsize: int
+    chunk_elements: int  # 0: a part is one chunk
+
+    @classmethod
+    def of(cls, program: Program, size_bytes: int, itemsize: int, chunk_bytes: int) -> Cut:
+        """Return the cut of a collective of `size_bytes`, as nccl-tests counts them.
+
+        Raises
+        ------
+        UsageError
+            If a number is negative, or elements have no size.
+        """
+        if size_bytes < 0 or chunk_bytes < 0 or itemsize < 1:
+            raise UsageError(
+                f"cannot move {size_bytes} bytes in chunks of {chunk_bytes}, {itemsize} an element"
+            )
+        count = size_bytes // max(program.input_blocks, program.output_blocks) // itemsize
+        is_cut = program.pipelined and not program.eager and chunk_bytes > 0
+        return cls(program.shares, count, itemsize, max(1, chunk_bytes // itemsize) * is_cut)
+
+    def sizes(self, part: Part) -> tuple[int, int, int]:
+        """Return a part's bytes, those of a chunk, and how many chunks there are."""
+        low, high = part_range(part, self.shares, self.count, self.itemsize)
+        chunk = self.chunk_elements or max(1, high - low)
+        return (
+            (high - low) * self.itemsize,
+            chunk * self.itemsize,
+            num_chunks(low, high, chunk),
+        )
+
+
+def load(  # noqa: PLR0913 - all that a run depends on
+    program: Program,
+    topology: Topology,
+    *,
+    size_bytes: int,
+    itemsize: int,
+    chunk_bytes: int,
+    cost: Cost,
+) -> Load:
+    """Return `program` over `topology`, cut for `size_bytes`; see `simulate`.
+
+    Raises
+    ------
+    UsageError
+        If the size or the chunk is negative, or the topology does not count MB/s.
+    ProgramError
+        If the program needs links or ranks that the topology lacks.
+    """
+    cut = Cut.of(program, size_bytes, itemsize, chunk_bytes)
+    if program.size != topology.size:
+        raise ProgramError(f"{topology.name} has {topology.size} ranks, the program {program.size}")
+    loader = Loader(topology, cost, program)
+    channels = [loader.channel(cut, *place) for place in _places(program)]
+    return loader.done(channels)
+
+
+def _places(program: Program) -> Iterator[tuple[Rank, int, Channel, bool]]:
+    """Yield rank, number, channel and whether it is a prologue's, prologues first."""
+    for prologue in (True, False):
+        for rank, own in enumerate(program.ranks):
+            for number, channel in enumerate(own.prologue if prologue else own.channels):
+                yield rank, number, channel, prologue

@@ -1,0 +1,148 @@
+"""What happened in a run: every transfer, and what each step had to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from blinkrun.simulator.load import Load
+from blinkrun.simulator.run import Critical, Transfer
+from blinkrun.topology.graph import Topology
+
+MEMORY = -1  # instead of a link: the rank's own memory
+NOTHING = -1  # a cause: the entry
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """A reduce step of one chunk.
+
+    `cause` is the step without whose end it could not have begun, `NOTHING` for the entry; `link`
+    carried the last bytes, `slowest` has the largest latency.
+    """
+
+    channel: int
+    chunk: int
+    step: int
+    begin_ns: int
+    move_ns: int = -1
+    land_ns: int = 0
+    end_ns: int = 0
+    link: int = MEMORY
+    slowest: int = MEMORY
+    cause: int = NOTHING
+
+
+@dataclass(slots=True)
+class Record:
+    """Collects what the engine reports."""
+
+    steps: list[StepRecord] = field(default_factory=list)
+    entry_ns: int = 0  # prologues are over
+    start_ns: int = 0  # channels start
+    entry_cause: int = NOTHING
+    last: int = NOTHING
+    _now: dict[int, StepRecord] = field(default_factory=dict)
+    _flying: dict[int, tuple[int, int, StepRecord]] = field(default_factory=dict)
+    _done: list[tuple[int, int, int, int, int, StepRecord]] = field(default_factory=list)
+
+    def enter(self, entry_ns: int, start_ns: int) -> None:
+        """All ranks have met at `entry_ns`; channels start at `start_ns`."""
+        self.entry_ns, self.start_ns = entry_ns, start_ns
+        self.entry_cause, self.last = self.last, NOTHING
+
+    def begin(self, channel: int, chunk: int, step: int, now_ns: int) -> None:
+        """A channel begins a reduce step."""
+        self._now[channel] = StepRecord(channel, chunk, step, now_ns)
+
+    def start(self, ticket: int, link: int, size_bytes: int, channel: int, now_ns: int) -> None:
+        """A transfer of the channel's step starts."""
+        step = self._now[channel]
+        step.move_ns = now_ns
+        self._flying[ticket] = (link, size_bytes, step)
+
+    def arrive(self, ticket: int, now_ns: int) -> int:
+        """It is through; return its link."""
+        link, size_bytes, step = self._flying.pop(ticket)
+        if link != MEMORY:
+            self._done.append((step.move_ns, ticket, now_ns, link, size_bytes, step))
+        return link
+
+    def land(self, channel: int, link: int, now_ns: int) -> None:
+        """All bytes of the channel's step are there, the last over `link`."""
+        step = self._now[channel]
+        step.land_ns, step.link = now_ns, link
+        if step.move_ns < step.begin_ns:  # nothing had to move
+            step.move_ns = now_ns
+
+    def through(self, channel: int, cause: int, slowest: int, now_ns: int) -> int:
+        """Return the number of the step that a channel has carried out."""
+        step = self._now.pop(channel)
+        step.end_ns, step.slowest, step.cause = now_ns, slowest, cause
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def over(self, cause: int) -> None:
+        """A channel has ended, the last so far."""
+        self.last = cause
+
+    def transfers(self, loaded: Load, topology: Topology) -> tuple[Transfer, ...]:
+        """Return all transfers over links, by start."""
+        return tuple(
+            Transfer(
+                rank=loaded.channels[step.channel].rank,
+                channel=loaded.channels[step.channel].number,
+                step=step.step,
+                chunk=step.chunk,
+                src=topology.links[link].src,
+                dst=topology.links[link].dst,
+                link=link,
+                size_bytes=size_bytes,
+                start_ns=start_ns,
+                end_ns=end_ns,
+            )
+            for start_ns, _, end_ns, link, size_bytes, step in sorted(
+                self._done, key=lambda each: each[:2]
+            )
+        )
+
+    def critical(self, loaded: Load, end_ns: int) -> tuple[Critical, ...]:
+        """Return what the time up to `end_ns` is made of, without a gap."""
+        path = self._chain(self.last)
+        first_ns = path[0].begin_ns if path else end_ns
+        whose = loaded.channels[path[0].channel] if path else None
+        switch = Critical(
+            "switch",
+            whose.rank if whose else -1,
+            whose.number if whose else -1,
+            -1,
+            -1,
+            -1,
+            self.start_ns,
+            first_ns,
+        )
+        launch = Critical("launch", -1, -1, -1, -1, -1, self.entry_ns, self.start_ns)
+        found = [
+            part for step in self._chain(self.entry_cause) for part in _stretches(step, loaded)
+        ]
+        found += [launch, switch]
+        found += [part for step in path for part in _stretches(step, loaded)]
+        return tuple(part for part in found if part.start_ns < part.end_ns)
+
+    def _chain(self, last: int) -> list[StepRecord]:
+        """Return the steps that led to `last`, the first first."""
+        path = []
+        while last != NOTHING:
+            path.append(self.steps[last])
+            last = self.steps[last].cause
+        return path[::-1]
+
+
+def _stretches(step: StepRecord, loaded: Load) -> Iterator[Critical]:
+    """Yield what a step's time is made of."""
+    channel = loaded.channels[step.channel]
+    whose = (channel.rank, channel.number, step.step, step.chunk)
+    moves = "memory" if step.link == MEMORY else "transfer"
+    yield Critical("step", *whose, -1, step.begin_ns, step.move_ns)
+    yield Critical(moves, *whose, step.link, step.move_ns, step.land_ns)
+    yield Critical("latency", *whose, step.slowest, step.land_ns, step.end_ns)
