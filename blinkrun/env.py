@@ -18,6 +18,7 @@ VERBOSE = "BLINKRUN_VERBOSE"  # say on stderr what was chosen and why
 LAUNCHED = "BLINKRUN_LAUNCHED"  # set by the launcher in every rank
 SIZE = "BLINKRUN_SIZE"  # set by the launcher: number of ranks
 PLAN = "BLINKRUN_PLAN"  # set by the launcher: the file with the plan that it has made
+EMULATION = "BLINKRUN_EMULATION"  # set by the launcher: the file with what `bench` emulates
 BUCKET = "BLINKRUN_BUCKET_BYTES"  # size of gradient buckets
 OVERLAP = "BLINKRUN_OVERLAP"  # auto | on | off
 

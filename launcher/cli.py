@@ -14,13 +14,14 @@ from blinkrun.log import say
 from blinkrun.version import __version__
 
 if TYPE_CHECKING:
+    from blinkrun.cli import Prepared
     from blinkrun.launcher.mpiexec import Mpi
     from blinkrun.launcher.spec import JobSpec
 
 EXIT_USAGE = 2
 EXIT_LAUNCH = 1
 PLANNING = "blinkrun.cli.job_plan"  # loaded by its name, as commands are
-LATER_COMMANDS = ("simulate", "doctor")
+LATER_COMMANDS = ("doctor",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,22 +57,24 @@ def _run(argv: list[str]) -> int:
         raise UsageError(f"the command '{options.program[0]}' is not part of version {__version__}")
     if command is not None and not command.ranks:
         return _call(command.module, options)
-    spec = _spec(options)
-    if command is not None and command.check:
-        text = _checked(command.check, options.program[1:], spec.num_ranks)
-        if text is not None:
-            sys.stdout.write(text)
-            return 0
-    return _launch(_planned(options, spec))
+    checked = _checked(command.check, options) if command is not None and command.check else None
+    if isinstance(checked, str):
+        sys.stdout.write(checked)
+        return 0
+    return _launch(_planned(options, _spec(options, checked)))
 
 
-def _checked(check: str, argv: Sequence[str], num_ranks: int) -> str | None:
+def _checked(check: str, options: Options) -> str | Prepared | None:
     """Let a command see its arguments, so that a wrong one starts no ranks."""
     from importlib import import_module  # noqa: PLC0415
 
+    if options.num_ranks is not None:
+        _spec(options)  # what is wrong with the launch itself is said first
     module, _, function = check.partition(":")
-    text: str | None = getattr(import_module(module), function)(list(argv), num_ranks)
-    return text
+    argv = options.program[1:]
+    answer: str | Prepared | None
+    answer = getattr(import_module(module), function)(argv, options.num_ranks)
+    return answer
 
 
 def _planned(options: Options, spec: JobSpec) -> JobSpec:
@@ -79,16 +82,20 @@ def _planned(options: Options, spec: JobSpec) -> JobSpec:
     from dataclasses import replace  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415
 
+    from blinkrun import env  # noqa: PLC0415
+
     if options.gpus is not None and options.topology is None:
         raise UsageError("--gpus says which GPUs of --topology FILE|NAME; give that too")
     if options.topology is None and not options.show_plan:
         return spec
+    if spec.handed:
+        raise UsageError(f"--topology and --show-plan: '{options.program[0]}' plans by itself")
     planning = import_module(PLANNING)
     plan, text = planning.plan_job(options.topology, options.gpus, spec.num_ranks)
     if options.show_plan:
         sys.stdout.write(text)
         sys.stdout.flush()
-    return replace(spec, plan=plan)
+    return replace(spec, handed={**spec.handed, env.PLAN: plan})
 
 
 def _call(module: str, options: Options) -> int:
@@ -100,18 +107,19 @@ def _call(module: str, options: Options) -> int:
     return int(import_module(module).main(options.program[1:]))
 
 
-def _spec(options: Options) -> JobSpec:
-    """Return the job that `options` describe, checked."""
+def _spec(options: Options, prepared: Prepared | None = None) -> JobSpec:
+    """Return the job that `options` and the command describe, checked."""
     from blinkrun.launcher.forward import forwarded  # noqa: PLC0415
     from blinkrun.launcher.programs import resolve  # noqa: PLC0415
     from blinkrun.launcher.spec import DEFAULT_START_TIMEOUT_S, JobSpec  # noqa: PLC0415
 
-    if options.num_ranks is None:
+    num_ranks = options.num_ranks if prepared is None else prepared.num_ranks
+    if num_ranks is None:
         program = " ".join(options.program[:1]) or "train.py"
         raise UsageError(f"how many ranks? example: blinkrun -np 2 {program}")
     start_timeout_s = options.start_timeout_s
     return JobSpec(
-        num_ranks=options.num_ranks,
+        num_ranks=num_ranks,
         program=resolve(options.program, COMMANDS),
         mpi=options.mpi,
         environ=forwarded(options.environ, os.environ),
@@ -120,6 +128,7 @@ def _spec(options: Options) -> JobSpec:
         start_timeout_s=DEFAULT_START_TIMEOUT_S if start_timeout_s is None else start_timeout_s,
         timeout_s=options.timeout_s,
         time_limit_s=options.time_limit_s,
+        handed={} if prepared is None else {prepared.name: prepared.text},
         verbose=options.verbose,
         dry_run=options.dry_run,
     )
@@ -138,7 +147,7 @@ def _launch(spec: JobSpec) -> int:
     """Find the MPI and run the job, or say how it would be run."""
     from blinkrun import env  # noqa: PLC0415
     from blinkrun.launcher.discover import find_mpi  # noqa: PLC0415
-    from blinkrun.launcher.forward import plan_file  # noqa: PLC0415
+    from blinkrun.launcher.forward import handed_files  # noqa: PLC0415
     from blinkrun.launcher.job import Job, agent_command  # noqa: PLC0415
     from blinkrun.launcher.mpiexec import arguments, outside_of_jobs, settings  # noqa: PLC0415
     from blinkrun.launcher.slots import thread_environ  # noqa: PLC0415
@@ -155,8 +164,7 @@ def _launch(spec: JobSpec) -> int:
         ranks[env.TIMEOUT] = f"{spec.timeout_s:g}"
     if spec.verbose:
         ranks[env.VERBOSE] = "1"
-    if spec.plan is not None:
-        ranks[env.PLAN] = ""  # the file is made when the job starts
+    ranks.update(dict.fromkeys(spec.handed, ""))  # the files are made when the job starts
     ranks.update(spec.environ)
     command = [
         *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0),
@@ -170,7 +178,7 @@ def _launch(spec: JobSpec) -> int:
     # What changes how programs are loaded is for the ranks' programs alone.
     of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
     environ = {**base, **added, **of_mpi}
-    with plan_file(spec.plan) as handed:
+    with handed_files(spec.handed) as handed:
         ranks.update(handed)
         code = Job(spec, command=command, environ=environ, rank_environ=ranks).run(may_retry=True)
         if code is None:

@@ -1,4 +1,4 @@
-"""What the launcher hands to the ranks: variables of ``-x``, and the plan that it has made."""
+"""What the launcher hands to the ranks: variables of ``-x``, and plans that were made for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from blinkrun import env
 from blinkrun.errors import LaunchError, UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,34 +46,37 @@ def forwarded(requests: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
 
 
 @contextmanager
-def plan_file(plan: str | None) -> Iterator[dict[str, str]]:
-    """Keep a plan in a file that only this user can read, for as long as the context lasts.
+def handed_files(texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Keep texts in files that only this user can read, for as long as the context lasts.
 
     Parameters
     ----------
-    plan : str or None
-        Its text; None for no file.
+    texts : mapping of str to str
+        By the variable that names the file to the ranks.
 
     Yields
     ------
     dict
-        The variable that names the file to the ranks; empty without a plan.
+        These variables with the paths of the files; empty without texts.
 
     Raises
     ------
     LaunchError
-        If the file cannot be written.
+        If a file cannot be written.
     """
-    if plan is None:
+    if not texts:
         yield {}
         return
     import tempfile  # noqa: PLC0415 - most jobs need none
 
+    paths = {}
     try:
         folder = tempfile.TemporaryDirectory(prefix="blinkrun-", ignore_cleanup_errors=True)
-        path = Path(folder.name, "plan.json")
-        path.write_text(plan, encoding="utf-8")
+        for name, text in texts.items():
+            path = Path(folder.name, f"{name.lower()}.json")
+            path.write_text(text, encoding="utf-8")
+            paths[name] = str(path)
     except OSError as err:
         raise LaunchError(f"the plan cannot be handed to the ranks: {err}") from err
     with folder:
-        yield {env.PLAN: str(path)}
+        yield paths

@@ -36,7 +36,8 @@ class JobSpec:
 
     `environ` holds the variables of ``-x``, with values. `timeout_s` is None unless given; then it
     bounds waits in collectives and ends a job in which nothing moves. `time_limit_s` ends the job
-    whatever it does. `plan` is the text of the plan that the ranks are to use; None: they plan.
+    whatever it does. `handed` holds texts for the ranks, such as the plan that they are to use, by
+    the variable that names their file.
     """
 
     num_ranks: int
@@ -48,7 +49,7 @@ class JobSpec:
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     timeout_s: float | None = None
     time_limit_s: float | None = None
-    plan: str | None = None
+    handed: dict[str, str] = field(default_factory=dict)
     verbose: bool = False
     dry_run: bool = False
 

@@ -61,35 +61,36 @@ def measure(
         buffers = library.make_buffers(work)
         calls[library.name] = library.make_call(work, buffers)
         if library is libraries[0]:
-            wrong = _check(work, control, buffers, calls[library.name])
+            wrong = checked(work, control, buffers, calls[library.name])
         fill(work, control.rank, buffers)  # touched before it is timed
     blocks = {name: _block_length(call, control, effort, clock) for name, call in calls.items()}
     mine: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(effort.rounds):
         for name, call in calls.items():
-            mine[name].append(_timed_block(call, blocks[name], control, clock))
+            mine[name].append(timed_block(call, blocks[name], control, clock))
     everyone = control.allgather_object(mine)
-    return Row(work, wrong, {name: 1e6 * _median_of_slowest(everyone, name) for name in calls})
+    return Row(work, wrong, {name: 1e6 * median_of_slowest(everyone, name) for name in calls})
 
 
-def _check(work: Work, control: Control, buffers: Buffers, call: Call) -> int:
+def checked(work: Work, control: Control, buffers: Buffers, call: Call) -> int:
     """Return the wrong elements over all ranks after one call on known data."""
     fill(work, control.rank, buffers)
     control.barrier()
     call()
+    control.barrier()  # an emulated call may be through much later at another rank: do not poll
     return sum(control.allgather_object(count_wrong(work, control.rank, buffers)))
 
 
 def _block_length(call: Call, control: Control, effort: Effort, clock: Clock) -> int:
     """Return the calls of a block, the same on every rank, after the warm-up."""
-    fastest = min(_timed_block(call, 1, control, clock) for _ in range(effort.warmup))
+    fastest = min(timed_block(call, 1, control, clock) for _ in range(effort.warmup))
     if effort.calls:
         return -(-effort.calls // effort.rounds)
     wanted = int(BLOCK_S / max(fastest, 1e-9))
     return int(control.broadcast_object(min(max(wanted, 1), MAX_CALLS)))
 
 
-def _timed_block(call: Call, num_calls: int, control: Control, clock: Clock) -> float:
+def timed_block(call: Call, num_calls: int, control: Control, clock: Clock) -> float:
     """Return the seconds of one call, over a block of them that all ranks start together."""
     collects = gc.isenabled()
     gc.disable()
@@ -104,6 +105,7 @@ def _timed_block(call: Call, num_calls: int, control: Control, clock: Clock) -> 
             gc.enable()
 
 
-def _median_of_slowest(everyone: Sequence[Mapping[str, Sequence[float]]], name: str) -> float:
+def median_of_slowest(everyone: Sequence[Mapping[str, Sequence[float]]], name: str) -> float:
+    """Return the median over rounds of the slowest rank's time, given every rank's times."""
     rounds = zip(*(times[name] for times in everyone), strict=True)
     return float(statistics.median(max(times) for times in rounds))

@@ -50,12 +50,12 @@ def row_line(row: Row, options: Options) -> str:
     """Return the line of one size."""
     work, time_us = row.work, row.time_us[OURS]
     line = f" {work.size_bytes:>12}{work.count:>13}{work.dtype.label:>10}{work.op_label:>8}"
-    line += f"{work.root_label:>6}{_us(time_us):>12}"
+    line += f"{work.root_label:>6}{format_us(time_us):>12}"
     line += f"{work.algbw(time_us):>9.2f}{work.busbw(time_us):>9.2f}{row.wrong:>8}"
     for peer in options.against:
         if peer in row.time_us:
             theirs = row.time_us[peer]
-            line += f"  |{_us(theirs):>12}{work.algbw(theirs):>9.2f}{theirs / time_us:>8.2f}"
+            line += f"  |{format_us(theirs):>12}{work.algbw(theirs):>9.2f}{theirs / time_us:>8.2f}"
         else:
             line += f"  |{'-':>12}{'-':>9}{'-':>8}"
     if options.memory:
@@ -116,5 +116,6 @@ def _peer_as_json(row: Row, peer: str) -> dict[str, float]:
     return {"time_us": time_us, "algbw_gb_per_s": row.work.algbw(time_us)}
 
 
-def _us(time_us: float) -> str:
+def format_us(time_us: float) -> str:
+    """Return a time in microseconds, with decimals where they say something."""
     return f"{time_us:.2f}" if time_us < 1000 else f"{time_us:.0f}"

@@ -11,14 +11,26 @@ class Command:
 
     `ranks` says that it runs on ranks, ``blinkrun -np N name``; otherwise it runs as it is.
     `check` names a ``module:function`` that sees the arguments before any rank is started: called
-    with them and the number of ranks, it raises UsageError, or returns a text to print instead of
-    running (help), or None.
+    with them and the number of ranks (None: not given), it raises UsageError, or returns a text to
+    print instead of running (help), or what it has prepared for the ranks, or None.
     """
 
     module: str
     help: str
     ranks: bool
     check: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a command has worked out before its ranks start: how many, and a text for them.
+
+    The ranks find the text in a file that the variable `name` names.
+    """
+
+    num_ranks: int
+    name: str
+    text: str
 
 
 COMMANDS: dict[str, Command] = {
@@ -30,4 +42,5 @@ COMMANDS: dict[str, Command] = {
     ),
     "topo": Command("blinkrun.cli.topo", "show a machine: matrix, PCIe tree, picture", False),
     "plan": Command("blinkrun.cli.plan", "plan a collective on it, prove and draw the plan", False),
+    "simulate": Command("blinkrun.cli.simulate", "predict it, ring library beside", False),
 }

@@ -13,7 +13,7 @@ from support.places import TESTS
 
 from blinkrun.errors import LaunchError
 from blinkrun.launcher.cli import main
-from blinkrun.launcher.forward import plan_file
+from blinkrun.launcher.forward import handed_files
 from blinkrun.planner.make import make_plan
 from blinkrun.topology.catalog import LinkSet, machine
 from blinkrun.topology.graph import induce
@@ -198,12 +198,23 @@ def test_a_plan_that_cannot_be_written_is_a_line(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with (
         pytest.raises(LaunchError, match="the plan cannot be handed to the ranks: "),
-        plan_file("{}"),
+        handed_files({"BLINKRUN_PLAN": "{}"}),
     ):
         pass
 
 
-def test_without_a_plan_there_is_no_file() -> None:
-    with plan_file(None) as added:
+def test_texts_are_in_files_of_this_user_alone_while_the_job_runs() -> None:
+    with handed_files({"BLINKRUN_PLAN": "{}", "BLINKRUN_EMULATION": "job"}) as added:
+        paths = {name: Path(path) for name, path in added.items()}
+        assert {name: path.read_text() for name, path in paths.items()} == {
+            "BLINKRUN_PLAN": "{}",
+            "BLINKRUN_EMULATION": "job",
+        }
+        assert {path.parent.stat().st_mode & 0o777 for path in paths.values()} == {0o700}
+    assert not any(path.exists() for path in paths.values())
+
+
+def test_without_a_text_there_is_no_file() -> None:
+    with handed_files({}) as added:
         assert added == {}
     assert "BLINKRUN_PLAN" not in os.environ
