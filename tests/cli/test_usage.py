@@ -102,7 +102,7 @@ USAGE = [
         "--hostfile: jobs on several hosts are not supported in this version",
     ),
     ("-np 2 topo", "the command 'topo' runs without ranks; leave -np out"),
-    ("-np 2 simulate", "the command 'simulate' is not part of version {version}"),
+    ("-np 2 simulate", "the command 'simulate' runs without ranks; leave -np out"),
     ("doctor", "the command 'doctor' is not part of version {version}"),
     (
         "-np 2 --mpi /nowhere true",
