@@ -3,7 +3,8 @@
 NCCL 2.4, and libraries that build on it, split the data over rings [1]_: as many NVLink rings as
 fit side by side, each as wide as a lane and used in both directions; where NVLink closes no ring,
 one ring whose hops take an NVLink where there is one and PCIe elsewhere, as wide as its narrowest
-hop. Behind a switch a ring is as wide as a port. RCCL lets xGMI rings run one way, so that an odd
+hop. Behind a switch a ring is as wide as a port. Over several hosts there is one ring, which enters
+and leaves each host once (`ring_hosts`). RCCL lets xGMI rings run one way, so that an odd
 number of links is used up too [2]_.
 
 With rings of the total width B, counted per direction, over n ranks the data per second is
@@ -31,8 +32,10 @@ from math import gcd
 from blinkrun.errors import PlanError
 from blinkrun.planner.cycles import Cycles, Order, pack_cycles
 from blinkrun.planner.packing import Flow
+from blinkrun.planner.ring_hosts import order_over_hosts
 from blinkrun.planner.ring_order import Hops, best_ring
 from blinkrun.topology.graph import Link, LinkKind, Topology
+from blinkrun.topology.hosts import ranks_by_host
 from blinkrun.types import Rank
 
 
@@ -43,6 +46,7 @@ class RingKind(StrEnum):
     XGMI = "xgmi"
     PCIE = "pcie"
     SHM = "shm"
+    NETWORK = "network"
     NONE = "none"
 
 
@@ -247,6 +251,8 @@ def _host_ring(topology: Topology) -> _Found:
         return _Found(RingKind.NONE, (), is_exact)
     kinds = {topology.links[at].kind for at in links_of}
     kind = RingKind.SHM if LinkKind.SHM in kinds else RingKind.PCIE
+    if LinkKind.NETWORK in kinds:
+        kind = RingKind.NETWORK
     return _Found(kind, (Ring(order, links_of, (), width),), is_exact)
 
 
@@ -266,7 +272,12 @@ def _best(
         links={pair: topology.links[at] for pair, at in index_of.items()},
         capacity={resource.name: resource.capacity for resource in topology.resources},
     )
-    order, width, is_exact = best_ring(hops)
+    hosts = ranks_by_host(topology)
+    order = order_over_hosts(hops, hosts) if len(hosts) > 1 else ()
+    if order and hops.width(order):
+        width, is_exact = hops.width(order), False
+    else:
+        order, width, is_exact = best_ring(hops)
     return order, width, tuple(index_of[hop] for hop in _hops(order)), is_exact
 
 

@@ -7,8 +7,9 @@ What NCCL 2.4 does, as its sources and papers describe it:
 - *double binary trees* for allreduce of small data, where any two ranks are linked through
   switches (`planner.double_trees`); the caller takes whichever is faster for the size;
 - *between hosts* one ring that enters and leaves every host through one GPU's PCIe link and one
-  NIC. `peer_topology` puts that PCIe link into the network's links: Blink's paper [1]_ (section
-  5.5, figure 19) finds that NCCL gains nothing from a faster network because of it.
+  NIC. `PeerProgram.topology` has that PCIe link in the network's links (`through_one_gpu`): Blink's
+  paper [1]_ (section 5.5, figure 19) finds that NCCL gains nothing from a faster network because
+  of it.
 
 Chunks follow NCCL's buffers [2]_: 4 MB for each channel in 8 steps of 512 KB. Ring allreduce,
 allgather and reducescatter hand on slices of 2 steps, broadcast and reduce of 1 step. Data too
@@ -36,6 +37,7 @@ from blinkrun.schedule.lower import lower_packing
 from blinkrun.schedule.lower_rings import NAME as RING
 from blinkrun.schedule.lower_rings import directed_rings, lower_rings
 from blinkrun.topology.graph import LinkKind, Topology
+from blinkrun.topology.hosts import through_one_gpu
 from blinkrun.types import Collective, Rank
 
 DOUBLE_TREES = "double binary trees"
@@ -64,6 +66,8 @@ class PeerProgram:
     name : str
         ``ring`` or ``double binary trees``.
     program : Program
+    topology : Topology
+        Where it is to be timed: the caller's, but for what a ring pays between hosts.
     chunk_bytes : int
         Its chunks where there is data enough; `chunk_bytes_of` tells those of a size.
     channels : int
@@ -79,6 +83,7 @@ class PeerProgram:
 
     name: str
     program: Program
+    topology: Topology
     chunk_bytes: int
     channels: int
     lanes: int
@@ -124,7 +129,7 @@ def ring_programs(
     Parameters
     ----------
     topology : Topology
-        All links of the allocation, `induce`d.
+        All links of the allocation, `induce`d; hosts as `join_hosts` gives them.
     collective : Collective
         Broadcast, reduce, allreduce, allgather or reducescatter.
     root : Rank, default 0
@@ -156,6 +161,7 @@ def ring_programs(
     if collective not in _FLOWS:
         raise ProgramError(f"{collective.label} is nothing that rings do")
     flow = _FLOWS[collective]
+    topology = through_one_gpu(topology)
     peer = ring_peer(topology, flow, root if flow.is_rooted else None, lane=lane)
     found = [_ring(peer, topology, collective, root)]
     if collective is Collective.ALLREDUCE and _is_switched(topology):
@@ -169,7 +175,7 @@ def _ring(peer: RingPeer, topology: Topology, collective: Collective, root: Rank
     lanes = max(1, channels // len(directed_rings(peer, topology)))
     slice_bytes = STEP_BYTES * _SLICE_STEPS.get(collective, 2)
     pieces = 1 if collective.is_rooted else topology.size
-    return PeerProgram(RING, program, slice_bytes * lanes, channels, lanes, pieces)
+    return PeerProgram(RING, program, topology, slice_bytes * lanes, channels, lanes, pieces)
 
 
 def _double_trees(topology: Topology, channels: int) -> PeerProgram:
@@ -177,7 +183,9 @@ def _double_trees(topology: Topology, channels: int) -> PeerProgram:
     program = lower_packing(packing, Collective.ALLREDUCE)
     lanes = max(1, channels // len(packing.trees))
     chunk_bytes = STEP_BYTES * lanes
-    return PeerProgram(DOUBLE_TREES, program, chunk_bytes, channels, lanes, depth=packing.depth)
+    return PeerProgram(
+        DOUBLE_TREES, program, topology, chunk_bytes, channels, lanes, depth=packing.depth
+    )
 
 
 def _is_switched(topology: Topology) -> bool:

@@ -4,16 +4,18 @@ Any rank reaches any rank of another host over a NETWORK link, which takes what 
 what the other receives. The way from a GPU to the NIC is taken to be as fast as the network: with
 GPUDirect RDMA a NIC reads the memory of whichever GPU holds the data, and trees with many roots
 spread over many PCIe links. It is the assumption under which Blink's paper simulates faster
-networks (MLSys 2020, section 5.5, figure 19). What a single ring gets through one GPU's PCIe link
-is the matter of `schedule.peer`.
+networks (MLSys 2020, section 5.5, figure 19). A ring goes through one GPU's PCIe link:
+`through_one_gpu` gives the topology as a ring finds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 from blinkrun.errors import TopologyError
+from blinkrun.topology.bandwidth import DEFAULT
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Rank
 
@@ -117,6 +119,73 @@ def ranks_by_host(topology: Topology) -> tuple[tuple[Rank, ...], ...]:
     for rank, host in enumerate(host_of(topology)):
         ranks.setdefault(host, []).append(rank)
     return tuple(tuple(ranks[host]) for host in sorted(ranks))
+
+
+def through_one_gpu(topology: Topology) -> Topology:
+    """Return joined hosts such that all traffic of a host with others takes one GPU's PCIe link.
+
+    That is what a single ring gets: it enters a host at one GPU, leaves it at another, and its NIC
+    reads and writes their memory over PCIe, however fast the network is.
+
+    Parameters
+    ----------
+    topology : Topology
+        As of `join_hosts`. One without NETWORK links is returned as it is.
+
+    Returns
+    -------
+    Topology
+        NETWORK links take ``host 0 nic pcie out`` and ``host 1 nic pcie in`` as well. These are as
+        wide as the widest PCIe link of a GPU of that host; where none is given (a single GPU, or
+        NVLink alone), as a PCIe gen3 x16 of `bandwidth.DEFAULT`.
+
+    Examples
+    --------
+    >>> from blinkrun.topology.catalog import machine
+    >>> from blinkrun.topology.graph import induce
+    >>> pair = induce(machine("dgx-1v", "all"), [0, 1])
+    >>> ring = through_one_gpu(join_hosts([pair, pair], network_gbps=400))
+    >>> {each.name: each.capacity for each in ring.resources if each.name.startswith("host 0 n")}
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'host 0 network in': 50000, 'host 0 network out': 50000, 'host 0 nic pcie in': 10000,
+     'host 0 nic pcie out': 10000, 'host 0 nvlink 0->1': 23000, 'host 0 nvlink 1->0': 23000}
+    """
+    if not any(link.kind is LinkKind.NETWORK for link in topology.links):
+        return topology
+    host = host_of(topology)
+    widths = _pcie_widths(topology)
+    links = [
+        replace(
+            link,
+            resources=(
+                f"host {host[link.src]} nic pcie out",
+                *link.resources,
+                f"host {host[link.dst]} nic pcie in",
+            ),
+        )
+        if link.kind is LinkKind.NETWORK
+        else link
+        for link in topology.links
+    ]
+    slots = [
+        Resource(f"host {number} nic pcie {way}", width)
+        for number, width in widths.items()
+        for way in ("out", "in")
+    ]
+    return replace(topology, links=tuple(links), resources=(*topology.resources, *slots))
+
+
+def _pcie_widths(topology: Topology) -> dict[int, int]:
+    """Return the widest PCIe link of a GPU, by host, in MB/s."""
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    host = host_of(topology)
+    widths: dict[int, int] = {}
+    for link in topology.links:
+        if link.kind in (LinkKind.PCIE, LinkKind.STAGED):
+            # a path over PCIe begins with the GPU's own link
+            own = capacity[link.resources[0]]
+            widths[host[link.src]] = max(own, widths.get(host[link.src], 0))
+    return {number: widths.get(number, DEFAULT["pcie3_x16"]) for number in sorted(set(host))}
 
 
 def _check(number: int, host: Topology) -> None:
