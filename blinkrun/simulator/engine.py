@@ -112,6 +112,7 @@ def simulate(  # noqa: PLR0913 - all that a run depends on
         usage=_usage(loaded, engine.account(), len(topology.resources)),
         transfers=record.transfers(loaded, topology) if record else (),
         critical=record.critical(loaded, engine.now_ns) if record else (),
+        steps=record.step_times(loaded) if record else (),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blinkrun.simulator.load import Load
-from blinkrun.simulator.run import Critical, Transfer
+from blinkrun.simulator.run import Critical, StepTime, Transfer
 from blinkrun.topology.graph import Topology
 
 MEMORY = -1  # instead of a link: the rank's own memory
@@ -104,6 +104,23 @@ class Record:
             for start_ns, _, end_ns, link, size_bytes, step in sorted(
                 self._done, key=lambda each: each[:2]
             )
+        )
+
+    def step_times(self, loaded: Load) -> tuple[StepTime, ...]:
+        """Return all steps, by their ends."""
+        return tuple(
+            StepTime(
+                loaded.channels[step.channel].rank,
+                loaded.channels[step.channel].number,
+                step.step,
+                step.chunk,
+                loaded.channels[step.channel].prologue,
+                step.begin_ns,
+                step.move_ns,
+                step.land_ns,
+                step.end_ns,
+            )
+            for step in self.steps
         )
 
     def critical(self, loaded: Load, end_ns: int) -> tuple[Critical, ...]:

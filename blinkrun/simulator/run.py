@@ -82,6 +82,9 @@ class Run:
     critical : tuple of Critical
         What the time is made of, from the start to the end without a gap; empty unless transfers
         were asked for.
+    steps : tuple of StepTime
+        When the reduce steps of every channel ran, by their ends; empty unless transfers were asked
+        for.
     """
 
     collective: Collective
@@ -93,6 +96,7 @@ class Run:
     usage: tuple[Usage, ...]
     transfers: tuple[Transfer, ...] = ()
     critical: tuple[Critical, ...] = ()
+    steps: tuple[StepTime, ...] = ()
 
     @property
     def algbw_gb_per_s(self) -> Fraction:
@@ -138,4 +142,28 @@ class Critical:
     chunk: int
     link: int
     start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """When a rank carried out a reduce step of one chunk.
+
+    Attributes
+    ----------
+    rank, channel, step, chunk : int
+    is_prologue : bool
+        Whether `channel` counts the rank's prologue.
+    begin_ns, move_ns, land_ns, end_ns : int
+        The channel came to the step; its bytes began to move; the last of them had; it was through.
+    """
+
+    rank: Rank
+    channel: int
+    step: int
+    chunk: int
+    is_prologue: bool
+    begin_ns: int
+    move_ns: int
+    land_ns: int
     end_ns: int
