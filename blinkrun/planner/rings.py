@@ -151,6 +151,29 @@ def nvlink_ring_count(topology: Topology, *, lane: int | None = None) -> int:
     return len(_fabric_rings(topology, lane).rings) if topology.size > 1 else 0
 
 
+def lane_width(topology: Topology, lane: int | None = None) -> int:
+    """Return the width of a lane that rings are made of; `lane` as for `ring_peer`.
+
+    Raises
+    ------
+    PlanError
+        If `lane` is less than 1.
+
+    Examples
+    --------
+    >>> from blinkrun.topology.catalog import machine
+    >>> lane_width(machine("dgx-1v")), lane_width(machine("dgx-1v", "all"))
+    (1, 23000)
+    """
+    if lane is not None and lane < 1:
+        raise PlanError(f"a lane of {lane} {topology.unit} is no width")
+    if lane is not None or topology.unit == "lane":
+        return lane or 1
+    capacity = {resource.name: resource.capacity for resource in topology.resources}
+    fabric = [link for _, link in _links(topology) if link.kind.is_fabric]
+    return gcd(*(capacity[name] for link in fabric for name in link.resources))
+
+
 def ring_steps(flow: Flow, size: int) -> int:
     """Return how many hops one after the other the first byte needs to be everywhere.
 
@@ -179,13 +202,7 @@ def _fabric_rings(topology: Topology, lane: int | None) -> _Found:
     links = [(at, link) for at, link in _links(topology) if link.kind.is_fabric]
     if not links:
         return _Found(RingKind.NONE, (), is_exact=True)
-    capacity = {resource.name: resource.capacity for resource in topology.resources}
-    wide = lane
-    if wide is None:
-        in_lanes = topology.unit == "lane"
-        wide = 1 if in_lanes else gcd(*(capacity[at] for _, link in links for at in link.resources))
-    if wide < 1:
-        raise PlanError(f"a lane of {lane} {topology.unit} is no width")
+    wide = lane_width(topology, lane)
     takers = Counter(name for _, link in links for name in link.resources)
     if max(takers.values()) > 1:
         return _switch_rings(topology, links, wide)
@@ -278,6 +295,9 @@ def _best(
         width, is_exact = hops.width(order), False
     else:
         order, width, is_exact = best_ring(hops)
+        by_device = tuple(sorted(range(topology.size), key=lambda rank: topology.devices[rank]))
+        if order and hops.width(by_device) == width:  # as libraries go through them, by bus
+            order = by_device
     return order, width, tuple(index_of[hop] for hop in _hops(order)), is_exact
 
 

@@ -3,13 +3,16 @@
 What NCCL 2.4 does, as its sources and papers describe it:
 
 - *rings* for every collective: all NVLink rings that there are side by side, in both directions;
-  where there is none, one ring over PCIe (`planner.rings`);
+  where there is none, one ring in the order of the devices, over NVLink where a hop has one and
+  PCIe elsewhere (`planner.rings`). A ring takes one lane of a hop, however many there are;
 - *double binary trees* for allreduce of small data, where any two ranks are linked through
   switches (`planner.double_trees`); the caller takes whichever is faster for the size;
 - *between hosts* one ring that enters and leaves every host through one GPU's PCIe link and one
-  NIC. `PeerProgram.topology` has that PCIe link in the network's links (`through_one_gpu`): Blink's
-  paper [1]_ (section 5.5, figure 19) finds that NCCL gains nothing from a faster network because
-  of it.
+  NIC: Blink's paper [1]_ (section 5.5, figure 19) finds that NCCL gains nothing from a faster
+  network because of it.
+
+What a ring leaves unused is not in `PeerProgram.topology`: lanes that no ring takes, and the
+network beyond that PCIe link (`through_one_gpu`).
 
 Chunks follow NCCL's buffers [2]_: 4 MB for each channel in 8 steps of 512 KB. Ring allreduce,
 allgather and reducescatter hand on slices of 2 steps, broadcast and reduce of 1 step. Data too
@@ -26,12 +29,13 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from blinkrun.errors import ProgramError
 from blinkrun.planner.double_trees import double_trees
 from blinkrun.planner.packing import Flow
-from blinkrun.planner.rings import RingPeer, ring_peer
+from blinkrun.planner.rings import RingPeer, lane_width, ring_peer
 from blinkrun.schedule.ir import Program
 from blinkrun.schedule.lower import lower_packing
 from blinkrun.schedule.lower_rings import NAME as RING
@@ -67,7 +71,7 @@ class PeerProgram:
         ``ring`` or ``double binary trees``.
     program : Program
     topology : Topology
-        Where it is to be timed: the caller's, but for what a ring pays between hosts.
+        Where it is to be timed: the caller's, with as much of the links as the library takes.
     chunk_bytes : int
         Its chunks where there is data enough; `chunk_bytes_of` tells those of a size.
     channels : int
@@ -163,10 +167,29 @@ def ring_programs(
     flow = _FLOWS[collective]
     topology = through_one_gpu(topology)
     peer = ring_peer(topology, flow, root if flow.is_rooted else None, lane=lane)
-    found = [_ring(peer, topology, collective, root)]
+    found = [_ring(peer, _lanes_taken(topology, peer, lane), collective, root)]
     if collective is Collective.ALLREDUCE and _is_switched(topology):
         found.append(_double_trees(topology, len(peer.rings)))
     return tuple(found)
+
+
+def _lanes_taken(topology: Topology, peer: RingPeer, lane: int | None) -> Topology:
+    """Return the topology with only so many lanes between two ranks as rings run there."""
+    taken: Counter[str] = Counter(
+        name
+        for ring in peer.rings
+        for at in (*ring.links, *ring.back)
+        for name in topology.links[at].resources
+        if topology.links[at].kind in (LinkKind.NVLINK, LinkKind.XGMI)
+    )
+    wide = lane_width(topology, lane)
+    resources = (
+        replace(each, capacity=min(each.capacity, wide * taken[each.name]))
+        if each.name in taken
+        else each
+        for each in topology.resources
+    )
+    return replace(topology, resources=tuple(resources))
 
 
 def _ring(peer: RingPeer, topology: Topology, collective: Collective, root: Rank) -> PeerProgram:
