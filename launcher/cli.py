@@ -128,7 +128,7 @@ def _spec(options: Options, prepared: Prepared | None = None) -> JobSpec:
         start_timeout_s=DEFAULT_START_TIMEOUT_S if start_timeout_s is None else start_timeout_s,
         timeout_s=options.timeout_s,
         time_limit_s=options.time_limit_s,
-        handed={} if prepared is None else {prepared.name: prepared.text},
+        handed={} if prepared is None else dict(prepared.texts),
         verbose=options.verbose,
         dry_run=options.dry_run,
     )

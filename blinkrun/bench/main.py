@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blinkrun import log
+from blinkrun.bench.emulate_options import is_emulated
 from blinkrun.bench.libraries import Blinkrun, Control, Library
 from blinkrun.bench.measure import Effort, Row, measure
 from blinkrun.bench.memory import make_memory
@@ -32,9 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     import blinkrun  # noqa: PLC0415  (starts MPI: not before it is needed)
 
+    words = list(sys.argv[1:] if argv is None else argv)
+    if is_emulated(words):
+        from blinkrun.bench.emulate import emulate  # noqa: PLC0415  (another world)
+
+        return emulate(words)
     blinkrun.init()
     world = blinkrun.world()
-    words = list(sys.argv[1:] if argv is None else argv)
     if "--training" in words:
         return _train([word for word in words if word != "--training"], world)
     try:

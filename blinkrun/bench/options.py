@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from blinkrun.bench.emulate_options import FLAG as EMULATE
+from blinkrun.bench.emulate_options import is_emulated
 from blinkrun.bench.work import COLLECTIVES, Work, num_blocks
-from blinkrun.errors import UsageError
+from blinkrun.cli import Prepared
+from blinkrun.errors import ReportError, UsageError
 from blinkrun.types import DType, Op
 from blinkrun.units import parse_size
 
@@ -90,6 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--root", default=0, type=int, metavar="R", help="root of broadcast and reduce (default 0)")
     add("--buffers", default="arena", metavar="KIND", help="arena (in place, default) or user")
     add("--against", default="", metavar="PEERS", help=f"peers: {', '.join(PEERS)}")
+    add(EMULATE, metavar="MACHINE", help="a machine that is not here; --emulate MACHINE --help")
     add("--training", action="store_true", help="measure training instead; --training --help")
     add("--memory", action="store_true", help="compare with the machine's read+write rate")
     add("--json", type=Path, metavar="FILE", help="write the rows to FILE")
@@ -135,18 +139,29 @@ def parse(argv: Sequence[str], num_ranks: int) -> Options | None:
     return _fit(options, num_ranks=num_ranks, is_exact=is_exact)
 
 
-def check(argv: Sequence[str], num_ranks: int) -> str | None:
-    """Return the help if `argv` asks for it; what the launcher calls before it starts ranks.
+def check(argv: Sequence[str], num_ranks: int | None) -> str | Prepared | None:
+    """Look at `argv` before ranks start; what the launcher calls.
+
+    Returns
+    -------
+    str, Prepared or None
+        The help if it is asked for; the job of ``--emulate``; None for ranks as ``-np`` says.
 
     Raises
     ------
     UsageError
         As `parse`. The options of ``--training`` are left to the ranks, which load torch.
     """
-    if "--training" in argv:
-        return None
     try:
+        if is_emulated(argv):
+            from blinkrun.bench.emulate import prepare  # noqa: PLC0415 - loads the planner
+
+            return prepare(argv, num_ranks)
+        if "--training" in argv or num_ranks is None:
+            return None
         return make_parser().format_help() if parse(argv, num_ranks) is None else None
+    except ReportError:
+        raise  # names its file
     except UsageError as err:
         raise UsageError(f"bench: {err}") from None
 
@@ -195,6 +210,8 @@ def _sizes(args: argparse.Namespace) -> tuple[tuple[int, ...], bool]:
 def _peers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name for name in text.split(",") if name))
     for name in names:
+        if name == "ring":
+            raise UsageError(f"--against ring is for an emulated machine: {EMULATE} MACHINE")
         _one_of("--against", name, tuple(PEERS))
         package, source = PEERS[name]
         if importlib.util.find_spec(package) is None:

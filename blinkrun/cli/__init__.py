@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -23,14 +24,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a command has worked out before its ranks start: how many, and a text for them.
+    """What a command has worked out before its ranks start: how many, and texts for them.
 
-    The ranks find the text in a file that the variable `name` names.
+    The ranks find each text in a file, whose path is in the variable that is the text's key.
     """
 
     num_ranks: int
-    name: str
-    text: str
+    texts: Mapping[str, str]
 
 
 COMMANDS: dict[str, Command] = {

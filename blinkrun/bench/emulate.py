@@ -1,0 +1,228 @@
+"""``blinkrun bench --emulate MACHINE``: what the launcher prepares, and what every rank runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from blinkrun import env, log
+from blinkrun.bench.emulate_job import Call, EmulatedJob
+from blinkrun.bench.emulate_options import EmulateOptions, make_parser, parse
+from blinkrun.bench.emulate_table import (
+    RING,
+    EmulatedRow,
+    Measured,
+    as_json,
+    closing_lines,
+    header_lines,
+    parameter_lines,
+    row_line,
+)
+from blinkrun.bench.libraries import Control, Library
+from blinkrun.bench.measure import Clock, checked, median_of_slowest, timed_block
+from blinkrun.bench.table import OURS
+from blinkrun.bench.work import Work
+from blinkrun.cli import Prepared
+from blinkrun.cli.figures import format_gpus
+from blinkrun.errors import BlinkrunError, LaunchError, UsageError
+from blinkrun.schedule.ir import Program
+from blinkrun.types import DType, Op
+
+if TYPE_CHECKING:
+    from blinkrun.comm.base import ControlPlane
+
+
+class Load(Protocol):
+    """Says which program the next calls run; what the executor offers."""
+
+    def __call__(self, program: Program, *, chunk_bytes: int) -> None:
+        """Load `program`, cut into chunks of `chunk_bytes`; every rank must call it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A program to measure, by the name that the table gives it."""
+
+    name: str
+    program: Program
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a rank measures with: `load` says which program its library's calls run from then on."""
+
+    library: Library
+    control: Control
+    load: Load
+    clock: Clock = time.perf_counter
+
+
+def prepare(argv: Sequence[str], num_ranks: int | None) -> str | Prepared:
+    """Return the job for the ranks, or the help if `argv` asks for it; before any rank starts.
+
+    Raises
+    ------
+    UsageError
+        If `argv` cannot be carried out, or `num_ranks`, where given, is not that of the GPUs.
+    """
+    options = parse(argv)
+    if options is None:
+        return make_parser().format_help()
+    from blinkrun.bench.emulate_plan import job_of  # noqa: PLC0415 - the planner; not for errors
+    from blinkrun.executors.emulation import Emulation  # noqa: PLC0415
+    from blinkrun.planner.store import command_cache_dir, plan_of  # noqa: PLC0415
+
+    job = job_of(options, num_ranks)
+    Emulation(job.topology, job.scale)  # says what is wrong with the scale, if anything is
+    plan = plan_of(job.topology, command_cache_dir())  # what other calls than the measured run on
+    return Prepared(job.size, {env.EMULATION: job.to_json(), env.PLAN: plan.to_json()})
+
+
+def emulate(argv: Sequence[str]) -> int:
+    """Measure what `argv` asks for; every rank of the job must call it with the same `argv`.
+
+    Rank 0 prints the table to stdout. Returns the exit code: at rank 0, which has said why, 1 if a
+    result was wrong and 2 if `argv` cannot be carried out; 0 otherwise.
+    """
+    from blinkrun import runtime  # noqa: PLC0415 - starts MPI: not before it is needed
+    from blinkrun.bench.libraries import Blinkrun  # noqa: PLC0415
+    from blinkrun.comm.world import connect  # noqa: PLC0415
+    from blinkrun.executors.emulation import Emulation  # noqa: PLC0415
+
+    control = connect()
+    agreed = _agreed(argv, control)
+    if isinstance(agreed, int):
+        control.finalize()
+        return agreed
+    options, job = agreed
+    runtime.init(control=control, emulation=Emulation(job.topology, job.scale))
+    world = runtime.world()
+    rings = world.broadcast_object(job.ring_programs() if job.peer and world.rank == 0 else {})
+    bench = Bench(Blinkrun(world, "arena"), world, world.executor.load_program)
+    return run(job, options, rings, bench)
+
+
+def _agreed(argv: Sequence[str], control: ControlPlane) -> tuple[EmulateOptions, EmulatedJob] | int:
+    """Return the options and the job, as rank 0 has them; an exit code where there is no job."""
+    options, text, code = None, "", 0
+    if control.rank == 0:
+        try:
+            options = parse(argv)
+            text = make_parser().format_help() if options is None else _text(options, control.size)
+        except BlinkrunError as err:
+            log.say(f"bench: {err}")
+            code = 2 if isinstance(err, UsageError) else 1
+    options, text, failed = control.broadcast((options, text, code))
+    if options is not None and not failed:
+        return options, EmulatedJob.from_json(text)
+    if control.rank == 0 and not failed:
+        print(text, end="", flush=True)
+    return code
+
+
+def _text(options: EmulateOptions, num_ranks: int) -> str:
+    """Return the job that the launcher has handed over, or make it."""
+    path = os.environ.get(env.EMULATION)
+    if path:
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except OSError as err:
+            raise LaunchError(f"{env.EMULATION}={path}: cannot be read: {err.strerror}") from err
+    from blinkrun.bench.emulate_plan import job_of  # noqa: PLC0415 - the launcher does it
+
+    return job_of(options, num_ranks).to_json()
+
+
+def run(
+    job: EmulatedJob, options: EmulateOptions, rings: Mapping[str, Program], bench: Bench
+) -> int:
+    """Measure all calls of `job` and print the table; returns the exit code."""
+    leads = bench.control.rank == 0
+    show = _print_line if leads else _print_nothing
+    for line in (*parameter_lines(job, options), *header_lines(job)):
+        show(line)
+    rows = []
+    for call in job.calls:
+        row = measure(job, call, ways_of(job, call, rings), options, bench)
+        rows.append(row)
+        show(row_line(row, job))
+    for line in closing_lines(rows, job):
+        show(line)
+    if leads:
+        _write(job, options, rows)
+    return 1 if leads and any(row.wrong for row in rows) else 0
+
+
+def ways_of(job: EmulatedJob, call: Call, rings: Mapping[str, Program]) -> list[Way]:
+    """Return the programs of a call: our trees, and the rings where they are measured."""
+    ways = [Way(OURS, job.tree_program(call), call.choice.chunk_bytes)]
+    if call.rings is not None:
+        ways.append(Way(RING, rings[call.rings.name], call.rings.chunk_bytes))
+    return ways
+
+
+def measure(
+    job: EmulatedJob, call: Call, ways: Sequence[Way], options: EmulateOptions, bench: Bench
+) -> EmulatedRow:
+    """Return what a call takes by way of each program; every rank must call it alike.
+
+    The programs take turns, as libraries do in a bench on this machine. Each is checked once, on
+    known data, before it is timed.
+    """
+    control = bench.control
+    work = _work(job, call)
+    buffers = bench.library.make_buffers(work)
+    do = bench.library.make_call(work, buffers)
+    wrong = {}
+    for way in ways:
+        bench.load(way.program, chunk_bytes=way.chunk_bytes)
+        wrong[way.name] = checked(work, control, buffers, do)
+    mine: dict[str, list[float]] = {way.name: [] for way in ways}
+    num_calls = -(-options.calls // options.rounds) or 1
+    for _ in range(options.rounds):
+        for way in ways:
+            bench.load(way.program, chunk_bytes=way.chunk_bytes)
+            mine[way.name].append(timed_block(do, num_calls, control, bench.clock))
+    control.barrier()  # who is through early sleeps here, not in an exchange that polls
+    everyone = control.allgather_object(mine)
+    times_us = {name: 1e6 * median_of_slowest(everyone, name) for name in mine}
+    return EmulatedRow(work, call, {n: Measured(us, wrong[n]) for n, us in times_us.items()})
+
+
+def _work(job: EmulatedJob, call: Call) -> Work:
+    return Work(
+        collective=job.collective.label,
+        dtype=DType.FLOAT32,
+        op=Op.SUM,
+        root=job.root,
+        num_ranks=job.size,
+        size_bytes=call.size_bytes,
+    )
+
+
+def _write(job: EmulatedJob, options: EmulateOptions, rows: Sequence[EmulatedRow]) -> None:
+    result = as_json(rows, job)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.plot is not None:
+        from blinkrun.bench.plot import draw  # noqa: PLC0415 - matplotlib is an extra
+
+        emulated = result["emulated"]
+        gpus = format_gpus(emulated["gpus"])
+        note = f"emulated {emulated['machine']}, GPUs {gpus}, links at 1/{job.scale} of their rate"
+        draw(result, options.plot, note=note)
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _print_nothing(line: str) -> None:
+    pass
