@@ -1,7 +1,8 @@
 // The control block that all ranks of a host share: who has entered which call, flags, waits.
 //
 // One writer per field: a rank writes its own RankControl and its own flags; others read. The
-// exceptions are `bell` (rung by whoever wakes the rank) and the abort record (first one wins).
+// exceptions are `bell` (rung by whoever wakes the rank), the abort record (first one wins) and the
+// calendars of an emulated machine (written by who holds them).
 #pragma once
 
 #include <atomic>
@@ -13,9 +14,11 @@
 namespace blinkrun {
 
 constexpr uint32_t kMagic = 0x626c6e6b;  // "blnk"
-constexpr uint32_t kLayout = 1;
+constexpr uint32_t kLayout = 2;
 constexpr size_t kFlagsPerRank = 2048;
 constexpr size_t kAbortText = 1024;
+constexpr size_t kTimes = 7;  // of its last counts that a flag keeps
+constexpr uint32_t kGaps = 14;
 
 // What a rank calls. Everything but the addresses must agree on all ranks.
 struct CallDesc {
@@ -29,13 +32,14 @@ struct CallDesc {
   uint8_t op;
   uint8_t unused;
 };
-static_assert(sizeof(CallDesc) == 40, "a call and its number fill one cache line");
 
 constexpr uint64_t kPrivate = ~uint64_t(0);
 
 struct alignas(kCacheLine) PostLine {
   std::atomic<uint64_t> seq;  // number of the call that `desc` describes
   CallDesc desc;
+  uint64_t chunk_bytes;  // what the rank wants; that of the first rank counts. 0: no wish
+  uint64_t start_ns;     // paced: when the rank came
 };
 static_assert(sizeof(PostLine) == kCacheLine, "one transfer tells a peer everything");
 
@@ -53,7 +57,11 @@ struct alignas(kCacheLine) RankControl {
 
 struct alignas(kCacheLine) Flag {
   std::atomic<uint64_t> value;  // call << 32 | chunks done
+  // Paced: when the emulated machine had done so many, by their number modulo kTimes. Where a
+  // waiter is that far behind it reads a later time, never an earlier one.
+  std::atomic<uint64_t> time_ns[kTimes];
 };
+static_assert(sizeof(Flag) == kCacheLine, "a flag and its times come together");
 
 struct AbortRecord {
   std::atomic<uint32_t> claimed;
@@ -63,11 +71,31 @@ struct AbortRecord {
   char text[kAbortText];
 };
 
+// When a resource of the emulated machine is busy: always before `free_from_ns`, except in gaps.
+struct alignas(kCacheLine) Calendar {
+  struct Gap {
+    uint64_t from_ns, to_ns;
+  };
+  uint64_t free_from_ns;
+  uint64_t left_over;  // of the last division of bytes by the rate
+  uint32_t num_gaps;
+  Gap gaps[kGaps];     // ascending; the oldest is forgotten when they are too many
+
+  // Give `bytes` the first free time from `ready_ns` on; returns when it is over.
+  uint64_t reserve(uint64_t ready_ns, uint64_t bytes, uint64_t bytes_per_s);
+
+ private:
+  void take(uint32_t index, uint64_t from_ns, uint64_t to_ns);
+  void insert(uint32_t index, Gap gap);
+  void erase(uint32_t index);
+};
+
 struct ControlHeader {
   uint32_t magic;
   uint32_t layout;
   uint32_t size;
-  uint32_t unused;
+  uint32_t num_resources;
+  alignas(kCacheLine) std::atomic<uint32_t> calendars_held;  // by rank + 1; 0: by none
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;
   alignas(kCacheLine) AbortRecord abort;
 };
@@ -77,15 +105,18 @@ struct Control {
   ControlHeader* header = nullptr;
   RankControl* ranks = nullptr;
   Flag* flags = nullptr;
+  Calendar* calendars = nullptr;
 
-  static size_t bytes(size_t size) {
-    return sizeof(ControlHeader) + size * (sizeof(RankControl) + kFlagsPerRank * sizeof(Flag));
+  static size_t bytes(size_t size, size_t num_resources = 0) {
+    return sizeof(ControlHeader) + size * (sizeof(RankControl) + kFlagsPerRank * sizeof(Flag)) +
+           num_resources * sizeof(Calendar);
   }
   static Control at(void* base, size_t size) {
     Control c;
     c.header = static_cast<ControlHeader*>(base);
     c.ranks = reinterpret_cast<RankControl*>(c.header + 1);
     c.flags = reinterpret_cast<Flag*>(c.ranks + size);
+    c.calendars = reinterpret_cast<Calendar*>(c.flags + size * kFlagsPerRank);
     return c;
   }
   Flag& flag(size_t rank, size_t index) const { return flags[rank * kFlagsPerRank + index]; }

@@ -5,12 +5,13 @@
 #include <cstring>
 
 #include "interpreter.hpp"
+#include "paced_policy.hpp"
+#include "policy.hpp"
 
 namespace blinkrun {
 
 namespace {
 
-constexpr size_t kCachedSlots = 16 << 20;  // of all ranks together: half of a common last-level cache
 constexpr size_t kSmallMove = 16 << 10;  // bytes below which the caller is not told of blocking
 
 const char* const kCollectiveNames[] = {"allreduce", "broadcast", "reduce", "allgather",
@@ -26,8 +27,11 @@ uint64_t hash_scales(double pre, double post) {
   return a ^ (b << 21 | b >> 43);
 }
 
-bool reduces(Collective c) {
-  return c == Collective::kAllreduce || c == Collective::kReduce || c == Collective::kReducescatter;
+// Blocks in a call's size, as nccl-tests counts it: the larger of input and output.
+uint64_t blocks(Collective c, uint32_t size) {
+  const bool many = c == Collective::kAllgather || c == Collective::kReducescatter ||
+                    c == Collective::kAlltoall;
+  return many ? size : 1;
 }
 
 bool rooted(Collective c) { return c == Collective::kBroadcast || c == Collective::kReduce; }
@@ -40,127 +44,7 @@ bool takes_output(Collective c, int32_t root, uint32_t rank) {
   return c != Collective::kReduce || uint32_t(root) == rank;
 }
 
-size_t eager_slot_bytes(const Program& program) {
-  const size_t ring = std::max<size_t>(size_t(program.slots) * program.slot_depth, 1);
-  return kEagerBytes / ring / kCacheLine * kCacheLine;
-}
-
 }  // namespace
-
-// What the steps of a program mean in shared memory.
-class CallPolicy {
- public:
-  CallPolicy(Group& group, const Program& program, const Call& call)
-      : group_(group), program_(program), call_(call), item_(itemsize(call.dtype)),
-        base_(uint64_t(group.seq_) << 32), pointers_(program.max_operands),
-        scaled_(program.max_operands) {
-    const bool pre = reduces(call.collective) && call.prescale != 1.0;
-    args_.scaled = nullptr;
-    has_prescale_ = pre;
-    args_.dtype = call.dtype;
-    args_.op = call.op;
-    args_.prescale = call.prescale;
-    layout();
-  }
-
-  bool ready(const Step& wait, uint64_t chunk) const {
-    const uint64_t need = chunk + 1;
-    if (need <= uint64_t(wait.lag)) return true;
-    const Flag& flag = group_.control_.flag(uint32_t(wait.rank), uint32_t(wait.flag));
-    return flag.value.load(std::memory_order_acquire) >= base_ + need - uint64_t(wait.lag);
-  }
-
-  static void relax() { cpu_relax(); }
-
-  void signal(const Step& step, uint64_t chunk) {
-    Flag& flag = group_.control_.flag(group_.config_.rank, uint32_t(step.flag));
-    flag.value.exchange(base_ + chunk + 1, std::memory_order_seq_cst);
-    group_.waiter_.wake();
-  }
-
-  void reduce(const Step& step, const Range& range, uint64_t chunk) {
-    const uint64_t lo = range.lo + chunk * range.chunk_elements;
-    const uint64_t hi = std::min(range.hi, lo + range.chunk_elements);
-    const Operand* operands = program_.operands.data() + step.first;
-    const uint32_t total = step.num_dsts + step.num_srcs;
-    for (uint32_t i = 0; i < total; ++i) pointers_[i] = address(operands[i], lo, chunk);
-    args_.dsts = pointers_.data();
-    args_.srcs = pointers_.data() + step.num_dsts;
-    args_.num_dsts = step.num_dsts;
-    args_.num_srcs = step.num_srcs;
-    args_.count = hi - lo;
-    const bool finish = step.final && reduces(call_.collective);
-    args_.postscale = finish ? call_.postscale : 1.0;
-    args_.divisor = finish && call_.op == Op::kAverage ? int64_t(group_.config_.size) : 1;
-    if (has_prescale_) {
-      for (uint32_t i = 0; i < step.num_srcs; ++i)
-        scaled_[i] = operands[step.num_dsts + i].buffer == Buffer::kInput;
-      args_.scaled = scaled_.data();
-    }
-    group_.reduce_(args_);
-  }
-
-  Range range(const Channel& channel) const {
-    Range r{};
-    r.lo = boundary(channel.start, program_.shares, call_.count, item_);
-    r.hi = boundary(channel.stop, program_.shares, call_.count, item_);
-    r.chunk_elements = chunk_bytes_ ? std::max<uint64_t>(chunk_bytes_ / item_, 1)
-                                    : std::max<uint64_t>(r.hi - r.lo, 1);
-    return r;
-  }
-
- private:
-  // Chunk size and scratch: the same on every rank, since they follow from the call alone.
-  void layout() {
-    const size_t ring = size_t(program_.slots) * program_.slot_depth;
-    if (program_.eager) {
-      slot_bytes_ = eager_slot_bytes(program_);
-      scratch_at_ = (group_.seq_ & 1) * kEagerBytes;
-      return;  // one chunk
-    }
-    scratch_at_ = 2 * kEagerBytes;
-    if (program_.pipelined) {
-      const size_t block = size_t(call_.count) * item_ / std::max<uint32_t>(program_.size, 1);
-      size_t chunk = std::min(group_.config_.chunk_bytes, std::max<size_t>(block / 4, 16 << 10));
-      // All ranks' slots together should stay in the last level of the cache.
-      if (ring) chunk = std::min(chunk, kCachedSlots / (ring * program_.size));
-      chunk_bytes_ = std::max(chunk / kCacheLine * kCacheLine, kCacheLine);
-      slot_bytes_ = chunk_bytes_;
-    }
-  }
-
-  void* address(const Operand& operand, uint64_t lo, uint64_t chunk) const {
-    const uint32_t rank = uint32_t(operand.rank);
-    if (operand.buffer == Buffer::kScratch) {
-      const uint64_t slot = uint64_t(operand.index) * program_.slot_depth + chunk % program_.slot_depth;
-      return group_.arenas_[rank].data() + scratch_at_ + slot * slot_bytes_;
-    }
-    const uint64_t element = uint64_t(operand.index) * call_.count + lo;
-    return base_of(rank, operand.buffer) + element * item_;
-  }
-
-  char* base_of(uint32_t rank, Buffer buffer) const {
-    if (rank == group_.config_.rank) {
-      return buffer == Buffer::kInput ? const_cast<char*>(static_cast<const char*>(call_.input))
-                                      : static_cast<char*>(call_.output);
-    }
-    const CallDesc& desc = group_.control_.ranks[rank].post[group_.seq_ & 1].desc;
-    return group_.arenas_[rank].data() + (buffer == Buffer::kInput ? desc.input : desc.output);
-  }
-
-  Group& group_;
-  const Program& program_;
-  const Call& call_;
-  size_t item_;
-  uint64_t base_;
-  bool has_prescale_ = false;
-  size_t chunk_bytes_ = 0;  // 0: a part is one chunk
-  size_t slot_bytes_ = 0;
-  size_t scratch_at_ = 0;
-  ReduceArgs args_{};
-  std::vector<void*> pointers_;
-  std::vector<uint8_t> scaled_;
-};
 
 Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
     : config_(std::move(config)), control_memory_(std::move(control)), arenas_(std::move(arenas)),
@@ -168,10 +52,14 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
       heap_(arenas_[config_.rank].bytes()),
       waiter_(control_, config_.rank, config_.names, config_.timeout_s),
       reduce_(select_reduce(std::getenv("BLINKRUN_ISA"))) {
+  tables_.push_back(std::make_unique<const Programs>());
+  current_.store(tables_.back().get());
   RankControl& me = control_.ranks[config_.rank];
   me.pid = getpid();
   me.pid_namespace = pid_namespace();
   me.state.store(uint32_t(RankState::kActive), std::memory_order_release);
+  if (!config_.pace.links.empty())
+    pacer_ = std::make_unique<Pacer>(control_, config_.rank, std::move(config_.pace), waiter_);
 }
 
 void Group::load(Program program) {
@@ -184,21 +72,63 @@ void Group::load(Program program) {
     throw std::invalid_argument("a program with slots must be pipelined: slots hold chunks");
   if (ring * kCacheLine > (program.eager ? kEagerBytes : kScratchBytes))
     throw std::invalid_argument("program needs more slots than scratch memory holds");
-  programs_.push_back(std::move(program));
+  if (pacer_ && program.eager)
+    throw std::invalid_argument("one-shot programs move data before ranks meet; they are not paced");
+  for (const Step& step : program.steps) check_ways(program, step);
+  auto more = std::make_unique<Programs>(*programs());
+  more->push_back(std::make_shared<const Program>(std::move(program)));
+  replace_programs(std::move(more));
 }
 
-const Program* Group::find(Collective collective, int32_t root, Variant variant) const {
-  for (const Program& p : programs_) {
-    const Variant is = p.eager ? Variant::kEager : Variant(int(p.addressing));
-    if (p.collective == collective && is == variant && (!rooted(collective) || p.root == root))
-      return &p;
+void Group::unload(Collective collective, int32_t root) {
+  auto fewer = std::make_unique<Programs>();
+  for (const auto& p : *programs())
+    if (p->collective != collective || (rooted(collective) && p->root != root))
+      fewer->push_back(p);
+  replace_programs(std::move(fewer));
+}
+
+// Every rank that a reduce addresses must be within reach.
+void Group::check_ways(const Program& program, const Step& step) const {
+  const uint32_t total = step.kind == StepKind::kReduce ? step.num_dsts + step.num_srcs : 0;
+  for (uint32_t i = 0; i < total; ++i) {
+    const Operand& operand = program.operands[step.first + i];
+    const uint32_t rank = uint32_t(operand.rank);
+    if (rank == config_.rank) continue;
+    const std::string pair = "rank " + std::to_string(config_.names[config_.rank]) +
+                             " addresses memory of rank " + std::to_string(config_.names[rank]);
+    if (!arenas_[rank].data())
+      throw std::invalid_argument("program: " + pair + ", but no link joins them");
+    if (pacer_ && (!operand.link || operand.link > pacer_->num_links()))
+      throw std::invalid_argument("program: " + pair + " over no link of the emulated machine; " +
+                                  "encode it with the machine's routes");
+  }
+}
+
+// The old table goes when nobody reads it. A call of another thread may, as long as it runs; all
+// others come from Python, one at a time.
+void Group::replace_programs(std::unique_ptr<const Programs> table) {
+  tables_.push_back(std::move(table));
+  current_.store(tables_.back().get(), std::memory_order_release);
+  std::unique_lock<std::mutex> lock(run_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) tables_.erase(tables_.begin(), tables_.end() - 1);
+}
+
+const Program* Group::find(const Programs& programs, Collective collective, int32_t root,
+                           Variant variant, uint64_t call_bytes) {
+  for (const auto& p : programs) {
+    const Variant is = p->eager ? Variant::kEager : Variant(int(p->addressing));
+    if (p->collective == collective && is == variant && p->most_bytes >= call_bytes &&
+        (!rooted(collective) || p->root == root))
+      return p.get();
   }
   return nullptr;
 }
 
 bool Group::covers(Collective collective, int32_t root) const {
   if (collective == Collective::kBarrier) return true;  // entering is all there is to it
-  return find(collective, root, Variant::kDirect) && find(collective, root, Variant::kStaged);
+  auto there = [&](Variant v) { return find(*programs(), collective, root, v, 0) != nullptr; };
+  return there(Variant::kDirect) && (pacer_ || there(Variant::kStaged));
 }
 
 uint64_t Group::offset_of(const void* p) const {
@@ -217,6 +147,8 @@ void Group::post(const Call& call) {
                        uint8_t(call.dtype),
                        uint8_t(reduces(call.collective) ? call.op : Op::kSum),
                        0};
+  line.chunk_bytes = wanted_chunk_bytes_.load(std::memory_order_relaxed);
+  line.start_ns = pacer_ ? now_ns() : 0;
   line.seq.exchange(seq_, std::memory_order_seq_cst);
   waiter_.wake();
 }
@@ -245,7 +177,8 @@ void Group::enter(const Call& call, const Caller& caller) {
         ranks.push_back(r);
     return ranks;
   };
-  waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look);
+  waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look,
+               [] { return Waiter::kLook; });
 }
 
 std::string Group::describe(const CallDesc& desc) const {
@@ -292,7 +225,7 @@ void Group::check_agreement(const Call& call) const {
 }
 
 // By where everyone's buffers lie, which all ranks have posted.
-Variant Group::choose(const Call& call) const {
+Variant Group::choose(const Programs& programs, const Call& call, uint64_t bytes) const {
   bool inputs = true;
   for (uint32_t r = 0; r < config_.size; ++r) {
     const CallDesc& desc = control_.ranks[r].post[seq_ & 1].desc;
@@ -301,7 +234,7 @@ Variant Group::choose(const Call& call) const {
     inputs &= desc.input != kPrivate || !takes_input(call.collective, call.root, r);
   }
   if (inputs) return Variant::kDirect;
-  const bool can = find(call.collective, call.root, Variant::kOutputOnly) != nullptr;
+  const bool can = find(programs, call.collective, call.root, Variant::kOutputOnly, bytes);
   return can ? Variant::kOutputOnly : Variant::kStaged;
 }
 
@@ -312,10 +245,12 @@ void Group::run(const Call& call, const Caller& caller) {
     lock.lock();
   }
   if (waiter_.aborted()) waiter_.throw_aborted();
+  const Programs& loaded = *programs();
   const uint64_t block_bytes = call.count * itemsize(call.dtype);
+  const uint64_t call_bytes = block_bytes * blocks(call.collective, config_.size);
   ++seq_;
   const Program* eager = block_bytes <= config_.eager_bytes
-                             ? find(call.collective, call.root, Variant::kEager)
+                             ? find(loaded, call.collective, call.root, Variant::kEager, call_bytes)
                              : nullptr;
   if (eager && block_bytes > eager_slot_bytes(*eager)) eager = nullptr;  // the same on all ranks
   if (eager) run_prologue(*eager, call);
@@ -323,11 +258,26 @@ void Group::run(const Call& call, const Caller& caller) {
   enter(call, caller);
   check_agreement(call);
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
-  const Program* program = eager;
-  if (!program) program = find(call.collective, call.root, choose(call));
-  if (!program) throw std::logic_error("no program is loaded for this call");
+  if (eager) return run_channels<CallPolicy>(*eager, call, caller);
+  const uint64_t entered = now_ns();
+  const Variant variant = choose(loaded, call, call_bytes);
+  const Program* program = find(loaded, call.collective, call.root, variant, call_bytes);
+  if (!program) throw Failure{Failure::Kind::kInvalid, no_program(call, variant, call_bytes), {}};
   if (block_bytes > kSmallMove) caller.on_block();
-  run_channels(*program, call, caller);
+  if (pacer_) {
+    ExactTimers exact;
+    run_channels<PacedPolicy>(*program, call, caller);
+  } else {
+    run_channels<CallPolicy>(*program, call, caller);
+  }
+  last_ns_.store(now_ns() - entered, std::memory_order_relaxed);
+}
+
+std::string Group::no_program(const Call& call, Variant variant, uint64_t bytes) const {
+  const char* const where[] = {"that lie in the arena", "outside the arena",
+                               "of which only the results lie in the arena", ""};
+  return call_text(call) + ": no program is loaded for " + std::to_string(bytes) +
+         " bytes in buffers " + where[int(variant)];
 }
 
 void Group::run_prologue(const Program& program, const Call& call) {
@@ -335,27 +285,27 @@ void Group::run_prologue(const Program& program, const Call& call) {
   for (const Channel& channel : program.prologue) {
     const Range range = policy.range(channel);
     for (uint32_t s = 0; range.num_chunks() && s < channel.num_steps; ++s)
-      policy.reduce(program.steps[channel.first_step + s], range, 0);
+      policy.move(program.steps[channel.first_step + s], 0, range.lo, range.hi);
   }
 }
 
+template <class Policy>
 void Group::run_channels(const Program& program, const Call& call, const Caller& caller) {
-  CallPolicy policy(*this, program, call);
-  const uint32_t patience = caller.may_spin ? std::min(config_.wait.spins, 200u) : 0;
-  Interpreter<CallPolicy> interpreter(program, policy, patience);
+  Policy policy(*this, program, call);
+  const WaitConfig wait = policy.wait_config(caller.may_spin);
+  const uint32_t patience = std::min(wait.spins, 200u);
+  Interpreter<Policy> interpreter(program, policy, patience);
   std::vector<ChannelState> states;
   states.reserve(program.channels.size());
   for (const Channel& channel : program.channels) {
     const Range range = policy.range(channel);
-    if (range.num_chunks()) states.push_back({&channel, range, 0, range.num_chunks(), 0});
+    if (range.num_chunks())
+      states.push_back({&channel, range, 0, range.num_chunks(), 0, policy.start_ns(), 0, 0});
   }
-  WaitConfig wait = config_.wait;
-  if (!caller.may_spin) wait.spins = 0;
   bool told = false;
   auto ready = [&] {
     for (const ChannelState& s : states) {
-      const Step& step = interpreter.held_by(s);
-      if (policy.ready(step, s.chunk)) return true;
+      if (policy.ready(interpreter.held_by(s), s)) return true;
     }
     return states.empty();
   };
@@ -363,7 +313,7 @@ void Group::run_channels(const Program& program, const Call& call, const Caller&
     std::vector<uint32_t> ranks;
     for (const ChannelState& s : states) {
       const Step& step = interpreter.held_by(s);
-      if (!policy.ready(step, s.chunk)) ranks.push_back(uint32_t(step.rank));
+      if (step.kind == StepKind::kWait && !policy.ready(step, s)) ranks.push_back(uint32_t(step.rank));
     }
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
@@ -379,8 +329,10 @@ void Group::run_channels(const Program& program, const Call& call, const Caller&
     if (looks) continue;
     if (!told) caller.on_block();
     told = true;
-    waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look);
+    waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look,
+                 [&] { return policy.nap_ns(states); });
   }
+  policy.finish();
 }
 
 void Group::leave() {

@@ -1,8 +1,10 @@
 // The ranks of one host, seen from one of them: enters calls together and runs their programs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "arena.hpp"
 #include "control.hpp"
 #include "kernels.hpp"
+#include "pacing.hpp"
 #include "program.hpp"
 #include "waiting.hpp"
 
@@ -43,8 +46,9 @@ struct GroupConfig {
   std::vector<int32_t> names;  // of the ranks, for messages
   double timeout_s;
   WaitConfig wait;
-  size_t chunk_bytes;  // largest chunk of a pipelined program
+  size_t chunk_bytes;  // largest chunk of a pipelined program for which nobody asks for another
   uint64_t eager_bytes;  // largest block that an eager program takes
+  PaceConfig pace = {};  // of an emulated machine; no links: the ranks are as fast as they can be
 };
 
 class Group {
@@ -52,8 +56,10 @@ class Group {
   Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas);
 
   // Add a program of this rank. Programs must be there on all ranks before the call that uses
-  // them; `covers` says whether they are.
+  // them; `covers` says whether they are. Of several for the same calls, the first whose
+  // `most_bytes` is enough is taken. Throws std::invalid_argument where the program cannot be run.
   void load(Program program);
+  void unload(Collective collective, int32_t root);  // all its programs
   bool covers(Collective collective, int32_t root) const;
 
   // Run a call to its end. Throws Failure, or what `on_look` throws.
@@ -65,12 +71,18 @@ class Group {
   int32_t first_gone() const;             // a rank that has left or died, else -1
   bool all_left() const;
   void set_timeout(double seconds) { waiter_.set_timeout(seconds); }
-  void set_chunk_bytes(size_t bytes) { config_.chunk_bytes = bytes; }
+  // What the first rank asks for here is the chunk of every rank's pipelined programs, from its next
+  // call on. 0: what the program says.
+  void set_chunk_bytes(size_t bytes) { wanted_chunk_bytes_ = bytes; }
   void set_eager_bytes(uint64_t bytes) { config_.eager_bytes = bytes; }
 
   Mapping& arena() { return arenas_[config_.rank]; }
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
+  // Of the last call that was not one-shot and moved anything: from entry to end, and the same by
+  // the clock of the emulated machine. The first is longer by what this machine was too slow.
+  uint64_t last_ns() const { return last_ns_.load(std::memory_order_relaxed); }
+  uint64_t last_paced_ns() const { return last_paced_ns_.load(std::memory_order_relaxed); }
   uint32_t rank() const { return config_.rank; }
   int32_t name() const { return config_.names[config_.rank]; }
   uint32_t size() const { return config_.size; }
@@ -78,18 +90,25 @@ class Group {
 
  private:
   friend class CallPolicy;
+  friend class PacedPolicy;
+  using Programs = std::vector<std::shared_ptr<const Program>>;
 
-  const Program* find(Collective collective, int32_t root, Variant variant) const;
+  static const Program* find(const Programs& programs, Collective collective, int32_t root,
+                             Variant variant, uint64_t call_bytes);
+  const Programs* programs() const { return current_.load(std::memory_order_acquire); }
+  void replace_programs(std::unique_ptr<const Programs> table);
+  void check_ways(const Program& program, const Step& step) const;
   uint64_t offset_of(const void* p) const;
   void post(const Call& call);
   void enter(const Call& call, const Caller& caller);
   void run_prologue(const Program& program, const Call& call);
-  void run_channels(const Program& program, const Call& call, const Caller& caller);
+  template <class Policy> void run_channels(const Program& program, const Call& call, const Caller& caller);
   bool all_posted() const;
   void check_agreement(const Call& call) const;
-  Variant choose(const Call& call) const;
+  Variant choose(const Programs& programs, const Call& call, uint64_t bytes) const;
   std::string describe(const CallDesc& desc) const;
   std::string call_text(const Call& call) const;
+  std::string no_program(const Call& call, Variant variant, uint64_t bytes) const;
 
   GroupConfig config_;
   Mapping control_memory_;
@@ -98,7 +117,10 @@ class Group {
   Heap heap_;
   Waiter waiter_;
   ReduceFn reduce_;
-  std::vector<Program> programs_;
+  std::unique_ptr<Pacer> pacer_;
+  std::vector<std::unique_ptr<const Programs>> tables_;  // the last is current
+  std::atomic<const Programs*> current_;
+  std::atomic<uint64_t> wanted_chunk_bytes_{0}, last_ns_{0}, last_paced_ns_{0};
   uint64_t seq_ = 0;
   std::mutex run_mutex_;
 };

@@ -1,10 +1,11 @@
 // The control flow of a program: channels that advance as far as their waits allow, in turns.
 //
 // The policy says what the steps mean on a device:
-//   bool ready(const Step& wait, uint64_t chunk)       may the wait pass?
-//   void reduce(const Step&, const Range&, chunk)      move one chunk
-//   void signal(const Step&, uint64_t chunk)           publish it
-//   void relax()                                       between two looks
+//   bool ready(const Step&, const ChannelState&)   may the step that holds a channel go on?
+//   bool pass(const Step& wait, ChannelState&)     the same, and go on
+//   Went reduce(const Step&, ChannelState&)        move one chunk, or a part of it, or nothing yet
+//   void signal(const Step&, ChannelState&)        publish it
+//   void relax()                                   between two looks
 #pragma once
 
 #include <algorithm>
@@ -27,8 +28,13 @@ struct ChannelState {
   uint64_t chunk;
   uint64_t num_chunks;
   uint32_t step;
+  // Of an emulated machine: its time where the channel is, the end of what is under way (0: nothing
+  // is), and how many elements of the step have been moved.
+  uint64_t time_ns, due_ns, moved;
   bool done() const { return chunk == num_chunks; }
 };
+
+enum class Went { kHeld, kPart, kWhole };
 
 template <class Policy> class Interpreter {
  public:
@@ -37,18 +43,19 @@ template <class Policy> class Interpreter {
   Interpreter(const Program& program, Policy& policy, uint32_t patience)
       : program_(program), policy_(policy), patience_(patience) {}
 
-  // Advance until a wait holds the channel or one chunk is through; true if anything was done.
+  // Advance until a step holds the channel or one chunk is through; true if anything was done.
   bool advance(ChannelState& state) {
     bool moved = false;
     const Step* steps = program_.steps.data() + state.channel->first_step;
     while (state.step < state.channel->num_steps) {
       const Step& step = steps[state.step];
       if (step.kind == StepKind::kWait) {
-        if (!policy_.ready(step, state.chunk)) return moved;
+        if (!policy_.pass(step, state)) return moved;
       } else if (step.kind == StepKind::kReduce) {
-        policy_.reduce(step, state.range, state.chunk);
+        const Went went = policy_.reduce(step, state);
+        if (went != Went::kWhole) return moved || went == Went::kPart;
       } else {
-        policy_.signal(step, state.chunk);
+        policy_.signal(step, state);
       }
       ++state.step;
       moved = true;
@@ -78,7 +85,7 @@ template <class Policy> class Interpreter {
     return moved;
   }
 
-  // The wait that holds a channel (it must be held by one).
+  // The step that holds a channel (it must be held by one).
   const Step& held_by(const ChannelState& state) const {
     return program_.steps[state.channel->first_step + state.step];
   }
@@ -89,7 +96,7 @@ template <class Policy> class Interpreter {
   bool wait_a_little(const ChannelState& state) {
     const Step& step = held_by(state);
     for (uint32_t i = 0; i < patience_; ++i) {
-      if (policy_.ready(step, state.chunk)) return true;
+      if (policy_.ready(step, state)) return true;
       policy_.relax();
     }
     return false;

@@ -237,34 +237,42 @@ py::array_t<uint8_t> arena_array(Handle& handle, size_t bytes) {
   return py::array_t<uint8_t>(bytes, data, owner);
 }
 
-void format_control(int fd, size_t size) {
-  Mapping memory(fd, Control::bytes(size));
+void format_control(int fd, size_t size, size_t num_resources) {
+  Mapping memory(fd, Control::bytes(size, num_resources));
   Control control = Control::at(memory.data(), size);
   control.header->magic = kMagic;
   control.header->layout = kLayout;
   control.header->size = uint32_t(size);
+  control.header->num_resources = uint32_t(num_resources);
 }
 
 std::unique_ptr<Handle> join(uint32_t rank, std::vector<int32_t> names, int control_fd,
                              const std::vector<int>& arena_fds, size_t arena_bytes,
                              double timeout_s, uint32_t spins, double yield_s, size_t chunk_bytes,
-                             uint64_t eager_bytes) {
+                             uint64_t eager_bytes, std::vector<std::vector<uint32_t>> links,
+                             std::vector<uint64_t> rates) {
   const uint32_t size = uint32_t(names.size());
-  Mapping control(control_fd, Control::bytes(size));
+  Mapping control(control_fd, Control::bytes(size, rates.size()));
   const auto* header = Control::at(control.data(), size).header;
-  if (header->magic != kMagic || header->layout != kLayout || header->size != size)
+  if (header->magic != kMagic || header->layout != kLayout || header->size != size ||
+      header->num_resources != rates.size())
     throw std::runtime_error("the ranks of this host run different versions of blinkrun");
   std::vector<Mapping> arenas;
-  for (int fd : arena_fds) arenas.emplace_back(fd, arena_bytes);
+  for (int fd : arena_fds) arenas.push_back(fd < 0 ? Mapping() : Mapping(fd, arena_bytes));
   GroupConfig config{rank, size, std::move(names), timeout_s,
-                     WaitConfig{spins, uint64_t(yield_s * 1e9)}, chunk_bytes, eager_bytes};
+                     WaitConfig{spins, uint64_t(yield_s * 1e9)}, chunk_bytes, eager_bytes,
+                     PaceConfig{std::move(links), std::move(rates)}};
   auto handle = std::make_unique<Handle>();
   handle->group = std::make_shared<Group>(std::move(config), std::move(control), std::move(arenas));
   return handle;
 }
 
-void load_program(Handle& handle, const py::array_t<int32_t, py::array::c_style>& words) {
-  handle.group->load(decode_program(words.data(), size_t(words.size())));
+void load_program(Handle& handle, const py::array_t<int32_t, py::array::c_style>& words,
+                  uint64_t most_bytes, uint64_t chunk_bytes) {
+  Program program = decode_program(words.data(), size_t(words.size()));
+  program.most_bytes = most_bytes;
+  program.chunk_bytes = chunk_bytes;
+  handle.group->load(std::move(program));
 }
 
 void bind_failures(py::module_& m) {
@@ -295,8 +303,9 @@ PYBIND11_MODULE(_core, m) {
     if (type_num >= 0 && size_t(type_num) < dtype_of_type_num.size())
       dtype_of_type_num[size_t(type_num)] = int8_t(dtype);
   }, py::arg("type_num"), py::arg("dtype"), "Tell which numpy type number is which DType.");
-  m.def("control_bytes", &Control::bytes, py::arg("size"));
-  m.def("format_control", &format_control, py::arg("fd"), py::arg("size"));
+  m.def("control_bytes", &Control::bytes, py::arg("size"), py::arg("num_resources") = 0);
+  m.def("format_control", &format_control, py::arg("fd"), py::arg("size"),
+        py::arg("num_resources") = 0);
   m.attr("ARENA_RESERVED") = kHeapStart;
   m.attr("EAGER_AREA") = kEagerBytes;
   m.attr("FLAGS_PER_RANK") = kFlagsPerRank;
@@ -309,8 +318,11 @@ PYBIND11_MODULE(_core, m) {
       .def(py::init(&join), py::kw_only(), py::arg("rank"), py::arg("names"),
            py::arg("control_fd"), py::arg("arena_fds"), py::arg("arena_bytes"),
            py::arg("timeout_s"), py::arg("spins"), py::arg("yield_s"), py::arg("chunk_bytes"),
-           py::arg("eager_bytes"))
-      .def("load", &load_program, py::arg("words"))
+           py::arg("eager_bytes"), py::arg("links") = std::vector<std::vector<uint32_t>>(),
+           py::arg("rates") = std::vector<uint64_t>())
+      .def("load", &load_program, py::arg("words"), py::arg("most_bytes") = UINT64_MAX,
+           py::arg("chunk_bytes") = 0)
+      .def("unload", [](Handle& h, int c, int root) { h.group->unload(Collective(c), root); })
       .def("covers", [](Handle& h, int c, int root) { return h.group->covers(Collective(c), root); })
       .def("run", [](Handle& h, int collective, int dtype, int op, int root, uintptr_t input,
                      uintptr_t output, uint64_t count, double prescale, double postscale) {
@@ -333,6 +345,8 @@ PYBIND11_MODULE(_core, m) {
       .def("idle", [](Handle& h) { return !h.queue || h.queue->idle(); })
       .def("close", [](Handle& h) { py::gil_scoped_release release; h.queue.reset(); })
       .def("calls", [](Handle& h) { return h.group->calls(); })
+      .def("last_ns", [](Handle& h) { return h.group->last_ns(); })
+      .def("last_paced_ns", [](Handle& h) { return h.group->last_paced_ns(); })
       .def("set_timeout", [](Handle& h, double s) { h.group->set_timeout(s); })
       .def("set_chunk_bytes", [](Handle& h, size_t n) { h.group->set_chunk_bytes(n); })
       .def("set_eager_bytes", [](Handle& h, uint64_t n) { h.group->set_eager_bytes(n); });

@@ -20,6 +20,7 @@ struct Operand {
   int32_t rank;
   Buffer buffer;
   int32_t index;
+  uint32_t link;  // number + 1 of the emulated machine's link that carries it; 0: none
 };
 
 struct Step {
@@ -28,6 +29,7 @@ struct Step {
   int32_t flag = 0;   // wait, signal
   int32_t lag = 0;    // wait
   bool final = false; // reduce
+  bool linked = false; // reduce: some operand is carried by a link
   uint32_t first = 0; // reduce: operands [first, first + num_dsts + num_srcs) of the program
   uint32_t num_dsts = 0;
   uint32_t num_srcs = 0;
@@ -49,6 +51,9 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Operand> operands;
   uint32_t max_operands = 0;  // of one reduce
+  uint32_t version = 1;
+  uint64_t most_bytes = UINT64_MAX;  // largest call that it is for
+  uint64_t chunk_bytes = 0;  // of a pipelined program; 0: by the call's size
 };
 
 class WordReader {
@@ -80,6 +85,8 @@ inline void decode_reduce(Program& program, WordReader& in, Step& step) {
     operand.rank = in.next();
     operand.buffer = Buffer(in.next());
     operand.index = in.next();
+    operand.link = program.version > 1 ? in.count() : 0;
+    step.linked |= operand.link != 0;
     if (uint32_t(operand.rank) >= program.size || uint32_t(operand.buffer) > 2)
       throw std::invalid_argument("program addresses a rank or buffer that does not exist");
     program.operands.push_back(operand);
@@ -117,7 +124,9 @@ inline Channel decode_channel(Program& program, WordReader& in) {
 inline Program decode_program(const int32_t* words, size_t size) {
   WordReader in(words, size);
   Program program{};
-  if (in.next() != 1) throw std::invalid_argument("program is of another version of blinkrun");
+  program.version = in.count();
+  if (program.version < 1 || program.version > 2)
+    throw std::invalid_argument("program is of another version of blinkrun");
   program.collective = Collective(in.next());
   program.root = in.next();
   program.addressing = Addressing(in.next());

@@ -1,6 +1,7 @@
 // Waiting for other ranks: spin, yield, sleep on a futex; never for ever, never for the dead.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -53,9 +54,11 @@ class Waiter {
   int32_t name(uint32_t rank) const { return names_[rank]; }
 
   // Wait until `ready()`, which only looks. `missing()` lists the ranks waited for; `what` says what
-  // for; `on_look` is called now and then and may throw. Throws Failure.
-  template <class Ready, class Missing, class What, class OnLook>
-  void wait(const WaitConfig& config, Ready ready, Missing missing, What what, OnLook on_look) {
+  // for; `on_look` is called now and then and may throw; `nap_ns()` says how long at most to sleep
+  // before the next look. Throws Failure.
+  template <class Ready, class Missing, class What, class OnLook, class Nap>
+  void wait(const WaitConfig& config, Ready ready, Missing missing, What what, OnLook on_look,
+            Nap nap_ns) {
     for (uint32_t i = 0; i < config.spins; ++i) {
       if (ready()) return;
       cpu_relax();
@@ -69,23 +72,28 @@ class Waiter {
     for (;;) {
       if (ready()) return;
       const std::vector<uint32_t> ranks = missing();
-      sleep(ranks, ready);
-      if (ready()) return;
-      if (aborted()) throw_aborted();
+      sleep(ranks, ready, nap_ns());
+      if (aborted() && !ready()) throw_aborted();
+      const uint64_t now = now_ns();
+      if (now - looked_ns_ < kLook) continue;
+      looked_ns_ = now;
       check(ranks, ready, start, what);
       on_look();
     }
   }
 
+  static constexpr uint64_t kLook = 50'000'000;  // look for the dead and the late 20 times a second
+
  private:
-  template <class Ready> void sleep(const std::vector<uint32_t>& ranks, Ready ready) {
+  template <class Ready>
+  void sleep(const std::vector<uint32_t>& ranks, Ready ready, uint64_t most_ns) {
     RankControl& me = control_.ranks[rank_];
     const uint32_t bell = me.bell.load(std::memory_order_acquire);
     uint64_t mask = 0;
     for (uint32_t rank : ranks) mask |= uint64_t(1) << (rank % 64);
     me.waiting_for.store(mask, std::memory_order_seq_cst);
     control_.header->sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (!ready() && !aborted()) futex_wait(me.bell, bell, kLook);
+    if (!ready() && !aborted()) futex_wait(me.bell, bell, std::min(most_ns, kLook));
     control_.header->sleepers.fetch_sub(1, std::memory_order_seq_cst);
     me.waiting_for.store(0, std::memory_order_seq_cst);
   }
@@ -94,10 +102,9 @@ class Waiter {
   void check(const std::vector<uint32_t>& ranks, Ready ready, uint64_t start, What what) {
     for (uint32_t rank : ranks)
       if (is_gone(rank) && !ready()) fail_gone(rank, what());
+    if (ranks.empty()) return;  // held by time alone
     if (now_ns() - start > timeout_ns_ && !ready()) fail_late(ranks, what());
   }
-
-  static constexpr uint64_t kLook = 50'000'000;  // look for the dead and the late 20 times a second
 
   void yield();
   void wake_sleepers();
@@ -109,6 +116,7 @@ class Waiter {
   uint32_t rank_;
   std::vector<int32_t> names_;
   uint64_t timeout_ns_;
+  uint64_t looked_ns_ = 0;
   uint64_t pid_namespace_;
   std::vector<int> pidfds_;  // -1: not opened yet, -2: cannot be
 };

@@ -2,13 +2,16 @@
 
 It owns the group of the native core: joins it, loads the programs that the plan gives, and runs
 calls. Which program runs is decided per call, the same on all ranks: the one-shot program for
-small blocks, the direct one where every buffer lies in the arena, else the staged one.
+small blocks, the direct one where every buffer lies in the arena, else the staged one; where there
+are choices by size, the one for that size.
+
+With an emulation the same programs run at the pace of another machine (`emulation.py`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from blinkrun.comm.base import ControlPlane
-from blinkrun.errors import InvalidBufferError
+from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.executors import native
+from blinkrun.executors.emulation import Emulation
 from blinkrun.executors.rendezvous import exchange, make_memory
 from blinkrun.planner.plan import Plan
+from blinkrun.schedule.choice import Choices
 from blinkrun.schedule.encode import encode
-from blinkrun.schedule.ir import Addressing
-from blinkrun.schedule.lower import lower
+from blinkrun.schedule.ir import Addressing, Program
+from blinkrun.schedule.lower import lower, lower_packing
 from blinkrun.types import Collective, DType, Op, Rank
 
 JOIN_TIMEOUT_S = 60.0
 PAGE = 4096
+ANY_SIZE = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,34 @@ class Request:
 
 
 class CpuExecutor:
-    """One rank's part in the group of its host; every rank of the host must make one."""
+    """One rank's part in the group of its host; every rank of the host must make one.
+
+    Parameters
+    ----------
+    control : ControlPlane
+        How the ranks find each other; not used afterwards.
+    ranks : sequence of Rank
+        Those of this host.
+    plan : Plan
+        The trees of collectives for which `choices` has none.
+    arena_bytes : int
+        Address space of each rank's arena.
+    timeout_s : float
+        Longest wait for other ranks in a call, in seconds.
+    cores : int
+        That the ranks share.
+    emulation : Emulation, optional
+        Run at the pace of that machine, whose ranks these are.
+    choices : mapping of (Collective, root) to Choices, optional
+        Trees and chunks by size; the same on all ranks.
+
+    Raises
+    ------
+    LaunchError
+        If the ranks cannot share memory.
+    UsageError
+        If the emulated machine has another number of ranks.
+    """
 
     def __init__(  # noqa: PLR0913
         self,
@@ -122,11 +155,21 @@ class CpuExecutor:
         arena_bytes: int,
         timeout_s: float,
         cores: int,
+        emulation: Emulation | None = None,
+        choices: Mapping[tuple[Collective, Rank], Choices] | None = None,
     ) -> None:
         self.plan = plan
+        self.emulation = emulation
+        self.choices = dict(choices or {})
+        self._given: set[tuple[Collective, Rank]] = set()
         self.rank = ranks.index(control.rank)
         self.size = len(ranks)
         self.timeout_s = timeout_s
+        if emulation is not None and emulation.topology.size != self.size:
+            raise UsageError(
+                f"{emulation.topology.name} has {emulation.topology.size} ranks, the job has"
+                f" {self.size}"
+            )
         arena_bytes = -(-max(arena_bytes, native.ARENA_RESERVED + PAGE) // PAGE) * PAGE
         files = exchange(
             control,
@@ -142,13 +185,15 @@ class CpuExecutor:
                 rank=self.rank,
                 names=list(ranks),
                 control_fd=files.control,
-                arena_fds=list(files.arenas),
+                arena_fds=self._within_reach(files.arenas),
                 arena_bytes=arena_bytes,
                 timeout_s=timeout_s,
                 spins=choice.spins,
                 yield_s=choice.yield_s,
                 chunk_bytes=choice.chunk_bytes,
                 eager_bytes=choice.eager_bytes,
+                links=[list(link) for link in emulation.links] if emulation else [],
+                rates=list(emulation.bytes_per_s) if emulation else [],
             )
         finally:
             files.close()
@@ -156,21 +201,85 @@ class CpuExecutor:
         self.load(Collective.ALLREDUCE, 0)
 
     def _make_control(self) -> int:
-        fd = make_memory("control", native.control_bytes(self.size))
-        native.format_control(fd, self.size)
+        resources = len(self.emulation.bytes_per_s) if self.emulation else 0
+        fd = make_memory("control", native.control_bytes(self.size, resources))
+        native.format_control(fd, self.size, resources)
         return fd
+
+    def _within_reach(self, arenas: Sequence[int]) -> list[int]:
+        """Return the arenas' files, -1 for those of ranks that no link of the machine reaches."""
+        emulation = self.emulation
+        if emulation is None:
+            return list(arenas)
+        return [fd if emulation.reaches(self.rank, at) else -1 for at, fd in enumerate(arenas)]
 
     def load(self, collective: Collective, root: Rank) -> None:
         """Lower the programs of `collective` and hand them to the core, if it has them not yet."""
-        if self.group.covers(int(collective), root):
+        root = root if collective.is_rooted else 0
+        if self.group.covers(int(collective), root) or (collective, root) in self._given:
             return
         ways = [Addressing.DIRECT, Addressing.STAGED]
         if collective is Collective.ALLREDUCE:  # gradients come from anywhere and stay in buckets
             ways.append(Addressing.OUTPUT_ONLY)
         for addressing in ways:
-            program = lower(self.plan, collective, root=root, addressing=addressing)
-            self.group.load(encode(program, self.rank))
-        self.group.load(encode(lower(self.plan, collective, root=root, eager=True), self.rank))
+            for program, most_bytes, chunk_bytes in self._lowered(collective, root, addressing):
+                self._load(program, most_bytes, chunk_bytes)
+        if self.emulation is None:
+            self._load(lower(self.plan, collective, root=root, eager=True))
+
+    def load_program(self, program: Program, *, chunk_bytes: int = 0) -> None:
+        """Make `program` the only one for its collective and root, in place of any before.
+
+        All ranks must do so between the same two calls. Buffers must then lie where the program's
+        addressing says: in the arena for a DIRECT one.
+
+        Parameters
+        ----------
+        program : Program
+            That `verify` accepts; it is not checked again.
+        chunk_bytes : int, default 0
+            Of a pipelined program, in bytes; 0 leaves it to the core.
+
+        Raises
+        ------
+        ProgramError
+            If an emulated machine lacks a link that it needs; on all ranks then.
+        UsageError
+            If calls that were submitted before are still under way.
+        """
+        if not self.group.idle():
+            raise UsageError("a program is loaded between calls; wait for the jobs before it")
+        if self.emulation is not None:
+            self.emulation.check(program)
+        self.group.unload(int(program.collective), program.root)
+        self._given.add((program.collective, program.root))
+        self._load(program, chunk_bytes=chunk_bytes)
+
+    def _lowered(
+        self, collective: Collective, root: Rank, addressing: Addressing
+    ) -> Iterator[tuple[Program, int, int]]:
+        """Yield the programs with the largest size that each is for, and its chunk in bytes."""
+        chosen = self.choices.get((collective, root))
+        if chosen is None:
+            yield lower(self.plan, collective, root=root, addressing=addressing), ANY_SIZE, 0
+            return
+        for choice in chosen.by_size:
+            program = lower_packing(
+                choice.packing,
+                collective,
+                root=root,
+                addressing=addressing,
+                channels_per_tree=choice.channels_per_tree,
+            )
+            most_bytes = ANY_SIZE if choice.upto_bytes is None else choice.upto_bytes
+            yield program, most_bytes, choice.chunk_bytes
+
+    def _load(self, program: Program, most_bytes: int = ANY_SIZE, chunk_bytes: int = 0) -> None:
+        routes = None
+        if self.emulation is not None:
+            self.emulation.check(program)  # of all ranks, so that all of them raise
+            routes = self.emulation.routes
+        self.group.load(encode(program, self.rank, routes), most_bytes, chunk_bytes)
 
     def run(self, request: Request) -> None:
         """Run one call to its end."""

@@ -13,6 +13,7 @@ from blinkrun.errors import (
     BlinkrunError,
     CollectiveTimeoutError,
     InternalError,
+    InvalidBufferError,
     MismatchError,
     PeerLeftError,
 )
@@ -21,8 +22,8 @@ from blinkrun.types import DType
 Failure = _core.Failure
 Group = _core.Group
 Job = _core.Job
-control_bytes: Callable[[int], int] = _core.control_bytes
-format_control: Callable[[int, int], None] = _core.format_control
+control_bytes: Callable[[int, int], int] = _core.control_bytes
+format_control: Callable[[int, int, int], None] = _core.format_control
 ARENA_RESERVED: int = _core.ARENA_RESERVED
 EAGER_AREA: int = _core.EAGER_AREA
 
@@ -67,4 +68,6 @@ def translate(failure: Exception, timeout_s: float) -> BlinkrunError:
         return PeerLeftError(text, ranks[0])
     if kind == 3:
         return AbortedError(text, ranks[0])
+    if kind == 4:
+        return InvalidBufferError(text)
     return InternalError(text)

@@ -15,7 +15,7 @@ import numpy as np
 from blinkrun.errors import ProgramError, UsageError
 from blinkrun.executors import numerics
 from blinkrun.executors.numerics import Array
-from blinkrun.schedule.chunking import num_chunks, part_range
+from blinkrun.schedule.chunking import Chunks, chunks_of
 from blinkrun.schedule.ir import Buffer, Channel, Operand, Program, Reduce, Signal, Wait
 from blinkrun.schedule.promise import location, moves_only
 from blinkrun.types import Collective, Op, Rank
@@ -99,21 +99,17 @@ class _Lane:
 
     rank: Rank
     channel: Channel
-    lo: int
-    hi: int
-    chunk_elements: int
-    chunks: int
+    chunks: Chunks
     step: int = 0
     chunk: int = 0
 
     @property
     def is_done(self) -> bool:
-        return self.chunk == self.chunks
+        return self.chunk == self.chunks.num_chunks
 
     def span(self) -> tuple[int, int]:
         """Elements of the current chunk, within a block."""
-        start = self.lo + self.chunk * self.chunk_elements
-        return start, min(self.hi, start + self.chunk_elements)
+        return self.chunks.span(self.chunk)
 
     def advance(self) -> None:
         self.step += 1
@@ -156,9 +152,9 @@ class _World:
         self._run_lanes(channels)
 
     def _lane(self, rank: Rank, channel: Channel) -> _Lane:
-        lo, hi = part_range(channel.part, self.program.shares, self.count, self.itemsize)
-        chunk = self.call.chunk_elements if self.program.pipelined else max(hi - lo, 1)
-        return _Lane(rank, channel, lo, hi, chunk, num_chunks(lo, hi, chunk))
+        chunk = self.call.chunk_elements if self.program.pipelined else 0
+        chunks = chunks_of(channel.part, self.program.shares, self.count, self.itemsize, chunk)
+        return _Lane(rank, channel, chunks)
 
     def _run_lanes(self, lanes: list[_Lane]) -> None:
         """Let every lane take a step in turn, or some in random order, until all are through."""
@@ -229,7 +225,7 @@ class _World:
         key = (operand.rank, operand.index, position)
         if key not in self.slots:
             dtype = self.buffers[operand.rank, Buffer.OUTPUT].dtype
-            self.slots[key] = np.zeros(lane.chunk_elements, dtype)
+            self.slots[key] = np.zeros(lane.chunks.chunk_elements, dtype)
         return self.slots[key][: stop - start]
 
 

@@ -9,6 +9,9 @@ Layout, in words (`csrc/program.hpp` reads it):
   - ``0 rank flag lag``: wait
   - ``1 flag``: signal
   - ``2 final num_dsts num_srcs`` and for each operand ``rank buffer index``: reduce
+
+Version 2 is for an emulated machine: each operand has a fourth word, the number + 1 of the link
+that carries it, or 0 for the rank's own memory.
 """
 
 from __future__ import annotations
@@ -17,25 +20,28 @@ import numpy as np
 import numpy.typing as npt
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Channel, Program, Signal, Step, Wait
+from blinkrun.schedule.ir import Channel, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.routes import Routes
 from blinkrun.types import Rank
 
 VERSION = 1
+ROUTED_VERSION = 2
 
 
-def encode(program: Program, rank: Rank) -> npt.NDArray[np.int32]:
-    """Return the words of `rank`'s part of `program`, shape (words,).
+def encode(program: Program, rank: Rank, routes: Routes | None = None) -> npt.NDArray[np.int32]:
+    """Return the words of `rank`'s part of `program`, shape (words,); with `routes`, its links too.
 
     Raises
     ------
     ProgramError
-        If `rank` is none of the program's, or a number does not fit 31 bits.
+        If `rank` is none of the program's, a number does not fit 31 bits, or an operand needs a
+        link that `routes` lacks.
     """
     if not 0 <= rank < program.size:
         raise ProgramError(f"rank {rank} is none of the program's {program.size}")
     steps = program.ranks[rank]
     words = [
-        VERSION,
+        VERSION if routes is None else ROUTED_VERSION,
         int(program.collective),
         program.root,
         int(program.addressing),
@@ -50,25 +56,34 @@ def encode(program: Program, rank: Rank) -> npt.NDArray[np.int32]:
         len(steps.channels),
     ]
     for channel in (*steps.prologue, *steps.channels):
-        words += _channel_words(channel)
+        words += _channel_words(channel, rank, routes)
     if max(words) >= 2**31:
         raise ProgramError(f"program has a number beyond 31 bits ({max(words)})")
     return np.array(words, dtype=np.int32)
 
 
-def _channel_words(channel: Channel) -> list[int]:
+def _channel_words(channel: Channel, rank: Rank, routes: Routes | None) -> list[int]:
     words = [channel.part.start, channel.part.stop, len(channel.steps)]
     for step in channel.steps:
-        words += _step_words(step)
+        words += _step_words(step, rank, routes)
     return words
 
 
-def _step_words(step: Step) -> list[int]:
+def _step_words(step: Step, rank: Rank, routes: Routes | None) -> list[int]:
     match step:
         case Wait(rank, flag, lag):
             return [0, rank, flag, lag]
         case Signal(flag):
             return [1, flag]
     operands = [[o.rank, int(o.buffer), o.index] for o in (*step.dsts, *step.srcs)]
+    if routes is not None:
+        for words, link in zip(operands, _links(step, rank, routes), strict=True):
+            words.append(link)
     counts = [len(step.dsts), len(step.srcs)]
     return [2, int(step.final), *counts, *(word for words in operands for word in words)]
+
+
+def _links(step: Reduce, rank: Rank, routes: Routes) -> list[int]:
+    """Return for each operand the number + 1 of its link, or 0 for the rank's own memory."""
+    remote = iter(routes.of(step, rank))
+    return [next(remote) + 1 if o.rank != rank else 0 for o in (*step.dsts, *step.srcs)]
