@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blinkrun.errors import ProgramError, UsageError
-from blinkrun.schedule.chunking import num_chunks, part_range
+from blinkrun.schedule.chunking import Chunks, chunks_of
 from blinkrun.schedule.ir import Channel, Part, Program, Reduce, Signal, Step, Wait
 from blinkrun.schedule.routes import Routes
 from blinkrun.simulator.cost import Cost
@@ -69,12 +69,14 @@ class TimedChannel:
         As in `verify_static.Lane`.
     steps : tuple of TimedStep
     size_bytes, chunk_bytes : int
-        Of the part and of its chunks; the last may be smaller.
+        Of the part and of its chunks; the first and the last may be smaller.
     num_chunks : int
         0 for an empty part: the channel ends at once.
     prologue : bool
     late_ns : int
         How much later than others it starts: `Cost.peer_switch_ns` where it needs that.
+    skip_bytes : int
+        What the first chunk lacks.
     """
 
     rank: Rank
@@ -85,10 +87,12 @@ class TimedChannel:
     num_chunks: int
     prologue: bool = False
     late_ns: int = 0
+    skip_bytes: int = 0
 
     def bytes_of(self, chunk: int) -> int:
         """Return how large that chunk is."""
-        return min(self.chunk_bytes, self.size_bytes - chunk * self.chunk_bytes)
+        start = chunk * self.chunk_bytes - self.skip_bytes
+        return min(self.size_bytes, start + self.chunk_bytes) - max(0, start)
 
     def at(self, step: int, chunk: int) -> str:
         """Return where that step is, for messages."""
@@ -173,11 +177,21 @@ class Loader:
         self, cut: Cut, rank: Rank, number: int, channel: Channel, prologue: bool
     ) -> TimedChannel:
         """Return a channel with its bytes and pipes."""
-        total, chunk, count = cut.sizes(channel.part)
+        chunks = cut.chunks(channel.part)
         steps = tuple(self._step(step, rank) for step in channel.steps)
         switches = self._cost.peer_switch_ns and any(map(self._switches, steps))
         late = self._cost.peer_switch_ns if switches else 0
-        return TimedChannel(rank, number, steps, total, chunk, count, prologue, late)
+        return TimedChannel(
+            rank,
+            number,
+            steps,
+            size_bytes=(chunks.hi - chunks.lo) * cut.itemsize,
+            chunk_bytes=chunks.chunk_elements * cut.itemsize,
+            num_chunks=chunks.num_chunks,
+            prologue=prologue,
+            late_ns=late,
+            skip_bytes=chunks.skip * cut.itemsize,
+        )
 
     def done(self, channels: Sequence[TimedChannel]) -> Load:
         """Return the channels with all that was found for them."""
@@ -283,15 +297,9 @@ class Cut:
         is_cut = program.pipelined and not program.eager and chunk_bytes > 0
         return cls(program.shares, count, itemsize, max(1, chunk_bytes // itemsize) * is_cut)
 
-    def sizes(self, part: Part) -> tuple[int, int, int]:
-        """Return a part's bytes, those of a chunk, and how many chunks there are."""
-        low, high = part_range(part, self.shares, self.count, self.itemsize)
-        chunk = self.chunk_elements or max(1, high - low)
-        return (
-            (high - low) * self.itemsize,
-            chunk * self.itemsize,
-            num_chunks(low, high, chunk),
-        )
+    def chunks(self, part: Part) -> Chunks:
+        """Return a part's elements and chunks."""
+        return chunks_of(part, self.shares, self.count, self.itemsize, self.chunk_elements)
 
 
 def load(  # noqa: PLR0913 - all that a run depends on
