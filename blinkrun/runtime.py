@@ -22,7 +22,9 @@ from blinkrun.errors import LaunchError, NotInitializedError, UsageError
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
     from blinkrun.communicator import Communicator
+    from blinkrun.executors.emulation import Emulation
     from blinkrun.planner.plan import Plan
+    from blinkrun.topology.graph import Topology
 
 LEAVE_LOOK_S = 0.002  # how often a rank that ends looks whether the others have
 LEAVE_GRACE_S = 1.0  # what the other ranks of an aborted job get to leave as well
@@ -41,7 +43,12 @@ class _State:
 _state = _State()
 
 
-def init(timeout_s: float | None = None) -> None:
+def init(
+    timeout_s: float | None = None,
+    *,
+    control: ControlPlane | None = None,
+    emulation: Emulation | None = None,
+) -> None:
     """Join the other ranks of the job; every rank must call it. A second call does nothing.
 
     Works in ranks that `blinkrun`, `mpiexec` or `srun` started, and in a process that is alone
@@ -52,6 +59,10 @@ def init(timeout_s: float | None = None) -> None:
     timeout_s : float, optional
         Longest wait for other ranks in a collective, in seconds. Default: BLINKRUN_TIMEOUT_S
         (`blinkrun --timeout`), else 600.
+    control : ControlPlane, optional
+        How the ranks find each other, where they have done so already. Default: MPI.
+    emulation : Emulation, optional
+        Run at the pace of that machine's links, whose ranks these are; the same on all ranks.
 
     Raises
     ------
@@ -67,7 +78,7 @@ def init(timeout_s: float | None = None) -> None:
     from blinkrun.communicator import Communicator  # noqa: PLC0415
     from blinkrun.executors import cpu  # noqa: PLC0415
 
-    control = _state.control or connect()
+    control = _state.control or control or connect()
     world = gather_world(control)
     if world.cross_size > 1:
         hosts = sorted(set(world.hosts))
@@ -78,7 +89,7 @@ def init(timeout_s: float | None = None) -> None:
     # Ranks may be bound to a core each: the job has the cores of all of them.
     affinity = frozenset[int]().union(*control.allgather(os.sched_getaffinity(0)))
     cores = cpu.usable_cores(affinity)
-    plan = _plan_for(control, world.local_size, affinity)
+    plan = _plan_for(control, world.local_size, affinity, emulation)
     executor = cpu.CpuExecutor(
         control,
         world.local_ranks,
@@ -86,6 +97,7 @@ def init(timeout_s: float | None = None) -> None:
         arena_bytes=env.size_bytes(env.ARENA, cpu.default_arena_bytes()),
         timeout_s=deadline_s,
         cores=cores,
+        emulation=emulation,
     )
     _state.communicator = Communicator(control, world, executor, cores)
     _state.control = control
@@ -119,7 +131,12 @@ def world() -> Communicator:
     return _state.communicator
 
 
-def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -> Plan:
+def _plan_for(
+    control: ControlPlane,
+    num_ranks: int,
+    affinity: frozenset[int],
+    emulation: Emulation | None,
+) -> Plan:
     """Return the plan of this host's ranks: rank 0 has, finds or makes it, the others get it."""
     from blinkrun.planner.plan import Plan  # noqa: PLC0415
 
@@ -128,7 +145,10 @@ def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -
     if control.rank == 0:
         try:
             path = os.environ.get(env.PLAN)
-            plan = _handed_plan(path, num_ranks) if path else _own_plan(num_ranks, affinity)
+            if path:
+                plan = _handed_plan(path, num_ranks)
+            else:
+                plan = _own_plan(emulation.topology if emulation else _here(num_ranks, affinity))
             text = plan.to_json()
         except Exception as err:
             error = err
@@ -140,14 +160,19 @@ def _plan_for(control: ControlPlane, num_ranks: int, affinity: frozenset[int]) -
     return Plan.from_json(text)
 
 
-def _own_plan(num_ranks: int, affinity: frozenset[int]) -> Plan:
-    """Return the plan of ranks that share this host's memory."""
+def _own_plan(topology: Topology) -> Plan:
+    """Return the plan of these links, kept from an earlier job or made."""
     from blinkrun.planner import store  # noqa: PLC0415
+
+    return store.plan_of(topology, store.cache_dir())
+
+
+def _here(num_ranks: int, affinity: frozenset[int]) -> Topology:
+    """Return what joins ranks that share this host's memory."""
     from blinkrun.topology.cpu import cpu_topology  # noqa: PLC0415
     from blinkrun.topology.probe import probe_host  # noqa: PLC0415
 
-    topology = cpu_topology(probe_host(affinity=affinity), num_ranks)
-    return store.plan_of(topology, store.cache_dir())
+    return cpu_topology(probe_host(affinity=affinity), num_ranks)
 
 
 def _handed_plan(path: str, num_ranks: int) -> Plan:

@@ -1,0 +1,89 @@
+"""`blinkrun bench --emulate` on real ranks: right, at the pace that was asked for, and endable."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.launching import DEADLINE_S, POLL_S, Launch, commandline, launch, marked
+
+pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+
+
+@pytest.fixture
+def environ(plan_cache: Path) -> dict[str, str]:
+    """Plans of this run only."""
+    return {"BLINKRUN_CACHE_DIR": str(plan_cache)}
+
+
+def emulated(words: str, tmp_path: Path, environ: dict[str, str]) -> dict[str, Any]:
+    """Return what ``bench --emulate words --json`` writes."""
+    path = tmp_path / "out.json"
+    argv = ["bench", "--emulate", *words.split(), "--json", str(path)]
+    ended = launch(argv, cwd=tmp_path, environ=environ)
+    assert (ended.code, ended.err) == (0, "")
+    assert "# Wrong elements: 0 OK" in ended.out
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
+def ratios(result: dict[str, Any]) -> list[float]:
+    """Return emulated over simulated time of all trees and rings."""
+    ways = [way for row in result["rows"] for way in (row, *row["peers"].values())]
+    return [way["emulated_over_simulated"] for way in ways]
+
+
+def test_trees_and_rings_keep_the_pace_of_an_allocation_without_a_ring(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """GPUs 1, 4, 5 and 7 form no NVLink ring: the ring library gets a part of PCIe."""
+    words = "dgx-1v --gpus 1,4,5,7 --scale 1000 --against ring --sizes 1M --rounds 1"
+    result = emulated(words, tmp_path, environ)
+    (row,) = result["rows"]
+    assert result["ranks"] == 4
+    assert row["algbw_gb_per_s"] > 5 * row["peers"]["ring"]["algbw_gb_per_s"]
+    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "reducescatter"])
+def test_every_collective_is_right_and_in_time(
+    tmp_path: Path, environ: dict[str, str], collective: str
+) -> None:
+    root = " --root 4" if collective in ("broadcast", "reduce") else ""
+    words = f"dgx-1v --gpus 1,4,5 --against ring --sizes 768K --rounds 1 --collective {collective}"
+    result = emulated(words + root, tmp_path, environ)
+    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["dgx-1v", "dgx-1p"])
+def test_eight_ranks_on_few_cores_keep_the_pace(
+    tmp_path: Path, environ: dict[str, str], machine: str
+) -> None:
+    result = emulated(f"{machine} --against ring --sizes 4M", tmp_path, environ)
+    assert result["ranks"] == 8
+    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+
+
+def test_links_of_nvlink_alone_carry_all(tmp_path: Path, environ: dict[str, str]) -> None:
+    """1 and 4 share no NVLink: without PCIe they have not even each other's memory."""
+    result = emulated("dgx-1v --gpus 1,5,4 --links nvlink --sizes 256K", tmp_path, environ)
+    assert result["emulated"]["links"] == "nvlink"
+    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A call that takes minutes; `end` looks for what is left."""
+    words = "bench --emulate dgx-1v --gpus 1,4,5,7 --scale 100000 --sizes 16M --chunk 64K"
+    job = Launch(words.split(), cwd=tmp_path, environ=environ)
+    deadline_s = time.monotonic() + DEADLINE_S / 2
+    while sum("-m blinkrun.bench.main" in commandline(pid) for pid in marked(job.mark)) < 4:
+        assert time.monotonic() < deadline_s, "no ranks came up"
+        time.sleep(POLL_S)
+    job.signal(signal.SIGINT)
+    ended = job.end()
+    assert (ended.code, ended.last_words) == (130, "blinkrun: ended by SIGINT\n")
