@@ -16,10 +16,15 @@
 
 namespace blinkrun {
 
-// The elements that a channel covers, and how they are cut.
+// The elements that a channel covers, and how they are cut: in chunks of `chunk_elements`, but the
+// first lacks `skip`, and the last is what remains.
 struct Range {
-  uint64_t lo, hi, chunk_elements;
-  uint64_t num_chunks() const { return (hi - lo + chunk_elements - 1) / chunk_elements; }
+  uint64_t lo, hi, chunk_elements, skip;
+  uint64_t num_chunks() const {
+    return hi == lo ? 0 : (hi - lo + skip + chunk_elements - 1) / chunk_elements;
+  }
+  uint64_t start(uint64_t chunk) const { return chunk ? lo + chunk * chunk_elements - skip : lo; }
+  uint64_t stop(uint64_t chunk) const { return std::min(hi, lo + (chunk + 1) * chunk_elements - skip); }
 };
 
 struct ChannelState {

@@ -45,8 +45,7 @@ class PacedPolicy : public CallPolicy {
   // Piece by piece: reserved when the one before it has been moved, moved when it is due.
   Went reduce(const Step& step, ChannelState& state) {
     if (!step.linked) return CallPolicy::reduce(step, state);
-    const uint64_t lo = state.range.lo + state.chunk * state.range.chunk_elements;
-    const uint64_t hi = std::min(state.range.hi, lo + state.range.chunk_elements);
+    const uint64_t lo = state.range.start(state.chunk), hi = state.range.stop(state.chunk);
     if (!state.due_ns) reserve(step, state, hi - lo);
     if (now_ns() < state.due_ns) return Went::kHeld;
     const uint64_t stop = std::min(hi - lo, state.moved + piece_);

@@ -52,8 +52,7 @@ class CallPolicy {
   }
 
   Went reduce(const Step& step, const ChannelState& state) {
-    const uint64_t lo = state.range.lo + state.chunk * state.range.chunk_elements;
-    move(step, state.chunk, lo, std::min(state.range.hi, lo + state.range.chunk_elements));
+    move(step, state.chunk, state.range.start(state.chunk), state.range.stop(state.chunk));
     return Went::kWhole;
   }
 
@@ -83,8 +82,8 @@ class CallPolicy {
     Range r{};
     r.lo = boundary(channel.start, program_.shares, call_.count, item_);
     r.hi = boundary(channel.stop, program_.shares, call_.count, item_);
-    r.chunk_elements = chunk_bytes_ ? std::max<uint64_t>(chunk_bytes_ / item_, 1)
-                                    : std::max<uint64_t>(r.hi - r.lo, 1);
+    r.chunk_elements = std::max<uint64_t>(chunk_bytes_ ? chunk_bytes_ / item_ : r.hi - r.lo, 1);
+    if (chunk_bytes_) r.skip = first_skip(channel, r.hi - r.lo, r.chunk_elements, item_);
     return r;
   }
 

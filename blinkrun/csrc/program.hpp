@@ -153,4 +153,14 @@ inline uint64_t boundary(uint64_t share, uint64_t shares, uint64_t count, uint64
   return element / align * align;
 }
 
+// By how much the first chunk of a channel is shorter than the others, in elements: channels that
+// share a link must not all wait at the same time (chunking.py).
+inline uint64_t first_skip(const Channel& channel, uint64_t elements, uint64_t chunk_elements,
+                           uint64_t item_bytes) {
+  constexpr uint64_t golden = 0x9E3779B97F4A7C15, many = 4;
+  if (elements / many < chunk_elements) return 0;
+  const uint64_t scattered = channel.start * golden >> 32, align = kCacheLine / item_bytes;
+  return uint64_t((unsigned __int128)scattered * chunk_elements >> 32) / align * align;
+}
+
 }  // namespace blinkrun
