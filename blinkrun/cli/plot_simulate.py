@@ -70,4 +70,5 @@ def _ratios(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
             ha="center",
             fontsize=9,
             color=_TREES,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
         )

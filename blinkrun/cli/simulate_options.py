@@ -12,6 +12,7 @@ from blinkrun.cli.source import Source, add_source_options, source_of
 from blinkrun.errors import UsageError
 from blinkrun.units import parse_size
 
+BETWEEN_HOSTS = ("allreduce", "broadcast", "reduce")
 COLLECTIVES = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter", "alltoall")
 ROOTED = ("broadcast", "reduce")
 LINKS = ("nvlink", "pcie", "all")
@@ -230,6 +231,15 @@ def _check_hosts(options: SimulateOptions, gpus: str | None) -> None:
         raise UsageError(f"--hosts {options.hosts} needs --network-gbps, such as 100")
     if options.hosts == 1 and options.network_gbps is not None:
         raise UsageError("--network-gbps joins hosts; say with --hosts how many there are")
+    if options.hosts > 1 and options.collective not in BETWEEN_HOSTS:
+        raise UsageError(
+            f"--hosts: {options.collective} between hosts is not simulated; "
+            f"{', '.join(BETWEEN_HOSTS)} are"
+        )
+    if options.hosts > 1 and options.trees not in ("auto", "packed"):
+        raise UsageError(
+            f"--trees {options.trees} does not go with --hosts: trees over hosts are packed"
+        )
 
 
 def _check_root(options: SimulateOptions) -> None:
@@ -244,11 +254,15 @@ def _check_root(options: SimulateOptions) -> None:
 
 
 def _check_alltoall(options: SimulateOptions) -> None:
-    """Refuse what chooses trees where there are none."""
+    """Refuse what chooses between trees where there are none."""
     if options.collective != "alltoall":
         return
-    for flag, value in (("--trees", options.trees != "auto"), ("--against", options.against)):
-        if value:
-            raise UsageError(f"{flag}: alltoall takes no trees and no rings, every pair is direct")
-    if options.hosts > 1:
-        raise UsageError("alltoall between hosts is not simulated; leave --hosts out")
+    given = {
+        "--trees": options.trees != "auto",
+        "--against": options.against is not None,
+        "--chunk": options.chunk_bytes is not None,
+        "--channels": options.channels is not None,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UsageError(f"{flag}: alltoall goes from each straight to each, without trees")

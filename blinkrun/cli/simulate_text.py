@@ -19,6 +19,7 @@ from blinkrun.units import format_size
 
 _WIDTH = 100  # of lines that can be wrapped
 _LISTED = 8  # groups of resources
+_HOST = re.compile(r"host ([0-9]+) ")
 
 
 def simulate_text(report: Mapping[str, Any]) -> str:
@@ -142,17 +143,40 @@ def _largest(report: Mapping[str, Any]) -> list[str]:
 
 def _resources(resources: Mapping[str, Mapping[str, float]]) -> str:
     """Return the busiest resources, those with the same numbers together."""
-    groups: dict[tuple[str, float, str], list[str]] = {}
+    groups: dict[tuple[int, float, str], list[str]] = {}
     for name, use in sorted(resources.items(), key=lambda item: (-item[1]["utilisation"], item[0])):
         if use["bytes"]:
-            percent = f"{100 * use['utilisation']:.0f}"
+            percent = int(100 * use["utilisation"])  # 100 only where it never rests
             key = (percent, use["capacity_gb_per_s"], re.sub(r"[0-9]+", "#", name))
             groups.setdefault(key, []).append(name)
     rows = [["busy %", "GB/s", "resource"]]
     for (percent, capacity, _), members in list(groups.items())[:_LISTED]:
-        first, *more = textwrap.wrap(resource_names(members), _WIDTH - 20)
-        rows.append([percent, format_rate(capacity), first])
+        first, *more = textwrap.wrap(names_of_hosts(members), _WIDTH - 20)
+        rows.append([str(percent), format_rate(capacity), first])
         rows += [["", "", line] for line in more]
     text = align(rows, right=range(2))
     left = len(groups) - _LISTED
     return text if left <= 0 else f"{text}\nand {left} less busy"
+
+
+def names_of_hosts(names: Sequence[str]) -> str:
+    """Return names of resources that differ in their numbers only, hosts that are alike together.
+
+    >>> names_of_hosts(["host 0 port 1 in", "host 1 port 1 in"])
+    'host 0,1 port 1 in'
+    >>> names_of_hosts(["host 0 nvlink 0->1", "host 1 nvlink 2->1", "host 0 nvlink 2->3"])
+    'host 0 nvlink 0->1 2->3; host 1 nvlink 2->1'
+    """
+    of_host: dict[str, list[str]] = {}
+    for name in names:
+        host = _HOST.match(name)
+        of_host.setdefault(host[1] if host else "", []).append(_HOST.sub("", name))
+    hosts_of: dict[tuple[str, ...], list[str]] = {}
+    for number, own in of_host.items():
+        hosts_of.setdefault(tuple(sorted(own)), []).append(number)
+    return "; ".join(
+        f"host {format_gpus(sorted(map(int, hosts)))} {resource_names(own)}"
+        if hosts[0]
+        else resource_names(own)
+        for own, hosts in hosts_of.items()
+    )
