@@ -107,7 +107,7 @@ def _row(row: Mapping[str, Any], report: Mapping[str, Any]) -> list[str]:
         format_seconds(row["seconds"]),
         format_rate(row["algbw_gb_per_s"]),
         format_rate(row["busbw_gb_per_s"]),
-        f"{100 * row['bound_part']:.3g} %",
+        f"{format_rate(100 * row['bound_part'])} %",
         trees,
         str(row["depth"]),
         _chunk(row),

@@ -91,7 +91,10 @@ def test_help_loads_no_library() -> None:
 def test_text(capsys: Captured, name: str, words: str) -> None:
     code, out, err = run(capsys, words)
     assert (code, err) == (0, "")
-    check_golden(f"cli/simulate_{name}.txt", out)
+    table, path, resources = out.rsplit("\n\n", 2)
+    assert "tree over " in path
+    assert "are launch 20 us; step " in path
+    check_golden(f"cli/simulate_{name}.txt", f"{table}\n\n{resources}")
 
 
 def test_json_has_these_keys_and_no_others(capsys: Captured) -> None:
