@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from blinkrun.errors import LaunchError, UsageError
@@ -68,12 +69,15 @@ class Peer:
     kind : RingKind
     num_rings : int
         With both directions of a ring counted as one.
+    mb_per_s : Fraction
+        What they carry of the collective on the machine.
     lane_mb_per_s : int
         What a lane of the fabric is worth; 0 without one.
     """
 
     kind: RingKind
     num_rings: int
+    mb_per_s: Fraction
     lane_mb_per_s: int
 
 
@@ -211,9 +215,9 @@ def _call_in(entry: Mapping[str, Any], choices: Choices) -> Call:
 
 
 def _peer_out(peer: Peer) -> list[Any]:
-    return [peer.kind.value, peer.num_rings, peer.lane_mb_per_s]
+    return [peer.kind.value, peer.num_rings, str(peer.mb_per_s), peer.lane_mb_per_s]
 
 
 def _peer_in(entry: list[Any]) -> Peer:
-    kind, num_rings, lane = entry
-    return Peer(RingKind(kind), num_rings, lane)
+    kind, num_rings, rate, lane = entry
+    return Peer(RingKind(kind), num_rings, Fraction(rate), lane)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from blinkrun.bench.emulate_job import Call, EmulatedJob, Peer, Rings
 from blinkrun.bench.emulate_options import EmulateOptions
 from blinkrun.bench.work import num_blocks
 from blinkrun.cli.subject import Subject, check_joined, check_ranks, subject_of
-from blinkrun.errors import UsageError
+from blinkrun.errors import InternalError, UsageError
 from blinkrun.planner.make import in_shares
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.rings import ring_peer
@@ -31,7 +32,12 @@ SHORTEST_NS, LONGEST_NS = 20_000_000, 500_000_000  # of sizes that are chosen by
 _USUAL_SIZES = tuple(16 << 10 << 2 * power for power in range(8))  # 16 KiB to 256 MiB, by 4
 _LOSSES = {"exact": Fraction(0), "few": DEFAULT_LOSS}
 _CHANNELS = (1, 2)
-_CHUNKS = (16 << 10, 64 << 10, 256 << 10)
+_LARGE_CHUNKS = 16  # in all of the data
+_HALVINGS = 5  # of such chunks, to see whether smaller ones are better
+_SMALLEST_CHUNK = 8 << 10
+# What a step costs a core, all about it: 86 ms for 3600 steps of 16 KiB, 37 ms for 900 of 64 KiB,
+# 8 ranks on 2 cores of an AMD EPYC.
+STEP_CPU_NS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,8 @@ class Scene:
     collective : Collective
     root : Rank
     scale : int
-    cost : Cost
-        Of the executor, on a clock on which the links are as fast as on the machine.
+    busy_cost : Cost
+        Of the executor where its ranks keep the cores busy: what trees are chosen by.
     """
 
     trees_on: Topology
@@ -56,7 +62,7 @@ class Scene:
     collective: Collective
     root: Rank
     scale: int
-    cost: Cost
+    busy_cost: Cost
 
     @property
     def flow(self) -> Flow:
@@ -75,16 +81,18 @@ def job_of(options: EmulateOptions, num_ranks: int | None) -> EmulatedJob:
     """
     subject = subject_of(options.source)
     scene = _scene(subject, options, num_ranks)
-    sizes = None if options.sizes is None else _fit(options.sizes, scene)
+    sizes = None if options.sizes is None else _fit(options.sizes, scene)  # wrong ones first
     peer = _peer(subject, scene) if options.against else None
     planner = Planner(scene, options, _programs(subject, scene) if peer else ())
+    if sizes is None:
+        sizes = _fit(_usual_sizes(planner.mb_per_s, peer, scene), scene)
     return EmulatedJob(
         topology=scene.emulated,
         links=options.links,
         scale=options.scale,
         collective=scene.collective,
         root=scene.root,
-        calls=planner.usual() if sizes is None else tuple(map(planner.call, sizes)),
+        calls=tuple(map(planner.call, sizes)),
         peer=peer,
     )
 
@@ -113,8 +121,12 @@ def _scene(subject: Subject, options: EmulateOptions, num_ranks: int | None) -> 
         collective=Collective[options.collective.upper()],
         root=0 if options.root is None else gpus.index(options.root),
         scale=options.scale,
-        cost=EMULATED.over(options.scale),
+        busy_cost=replace(EMULATED, step_ns=STEP_CPU_NS * -(-len(gpus) // _cores())),
     )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _fabric(subject: Subject, everything: Topology) -> Topology:
@@ -130,7 +142,7 @@ def _peer(subject: Subject, scene: Scene) -> Peer:
     found = ring_peer(scene.emulated, scene.flow, root, lane=lane or None)
     if not found.rings:
         raise UsageError(f"--against ring: the links of {subject.name} close no ring of these GPUs")
-    return Peer(found.kind, len(found.rings), lane)
+    return Peer(found.kind, len(found.rings), found.rate, lane)
 
 
 def _programs(subject: Subject, scene: Scene) -> tuple[PeerProgram, ...]:
@@ -150,6 +162,18 @@ def _fit(sizes: Sequence[int], scene: Scene) -> tuple[int, ...]:
     return tuple(dict.fromkeys(size // unit * unit for size in sizes))
 
 
+def _usual_sizes(mb_per_s: Fraction, peer: Peer | None, scene: Scene) -> list[int]:
+    """Return the sizes that take neither too short a time to say much, nor long to wait for."""
+    rates = [mb_per_s] if peer is None else [mb_per_s, peer.mb_per_s]
+
+    def takes_ns(size: int, rate: Fraction) -> Fraction:
+        return size * 1000 * scene.scale / rate
+
+    short = [size for size in _USUAL_SIZES if takes_ns(size, min(rates)) <= LONGEST_NS]
+    found = [size for size in short if takes_ns(size, max(rates)) >= SHORTEST_NS]
+    return found or short[-1:] or [_USUAL_SIZES[0]]
+
+
 class Planner:
     """Chooses trees and rings for sizes by simulating them.
 
@@ -167,39 +191,55 @@ class Planner:
         self._chunk_bytes = options.chunk_bytes
         self._candidates = _candidates(scene, options.trees)
 
+    @property
+    def mb_per_s(self) -> Fraction:
+        """The best rate of any trees."""
+        return max(one.packing.rate for one in self._candidates)
+
     def call(self, size_bytes: int) -> Call:
         """Return the call of a size."""
         choice, trees_ns = self._trees(size_bytes)
         return Call(size_bytes, choice, trees_ns, self._ring(size_bytes))
 
-    def usual(self) -> tuple[Call, ...]:
-        """Return the calls that take neither too short a time to say much, nor long to wait for."""
-        calls: list[Call] = []
-        for size in _USUAL_SIZES:
-            call = self.call(*_fit((size,), self._scene))
-            if calls and max(_times_ns(call)) > LONGEST_NS:
-                break
-            if calls and min(_times_ns(calls[-1])) < SHORTEST_NS:
-                calls.pop()
-            calls.append(call)
-        return tuple(calls)
-
     def _trees(self, size_bytes: int) -> tuple[Choice, int]:
-        scene = self._scene
-        tried = []
-        for candidate in self._candidates:
+        """Return the trees that are through first where every step has to wait for a core."""
+        best: tuple[int, Choice] | None = None
+        for candidate in sorted(self._candidates, key=lambda one: -one.packing.rate):
+            least_ns = size_bytes * 1000 * self._scene.scale / candidate.packing.rate
             for channels in _CHANNELS:
-                program = lower_packing(
-                    candidate.packing,
-                    scene.collective,
-                    root=scene.root,
-                    channels_per_tree=channels,
-                )
-                for chunk in (self._chunk_bytes,) if self._chunk_bytes else _CHUNKS:
-                    choice = Choice(None, candidate.trees, candidate.packing, chunk, channels)
-                    tried.append((self._simulated_ns(program, size_bytes, chunk), choice))
-        time_ns, choice = min(tried, key=lambda one: one[0])
-        return choice, time_ns
+                if best is not None and least_ns >= best[0]:
+                    continue
+                time_ns, choice = self._chunked(candidate, channels, size_bytes)
+                if best is None or time_ns < best[0]:
+                    best = time_ns, choice
+        if best is None:
+            raise InternalError("no trees to choose from")
+        choice = best[1]
+        return choice, self._simulated_ns(self._program(choice), size_bytes, choice.chunk_bytes)
+
+    def _chunked(self, candidate: Candidate, channels: int, size_bytes: int) -> tuple[int, Choice]:
+        """Return the best chunk of these trees, found from large to small, and its time."""
+        scene = self._scene
+        best: tuple[int, Choice] | None = None
+        for chunk in (self._chunk_bytes,) if self._chunk_bytes else _chunks(size_bytes):
+            choice = Choice(None, candidate.trees, candidate.packing, chunk, channels)
+            program = self._program(choice)
+            time_ns = self._simulated_ns(program, size_bytes, chunk, scene.busy_cost)
+            if best is not None and time_ns >= best[0]:
+                break
+            best = time_ns, choice
+        if best is None:
+            raise InternalError("no chunks to choose from")
+        return best
+
+    def _program(self, choice: Choice) -> Program:
+        scene = self._scene
+        return lower_packing(
+            choice.packing,
+            scene.collective,
+            root=scene.root,
+            channels_per_tree=choice.channels_per_tree,
+        )
 
     def _ring(self, size_bytes: int) -> Rings | None:
         tried = []
@@ -209,7 +249,9 @@ class Planner:
             tried.append(Rings(one.name, chunk, time_ns))
         return min(tried, key=lambda rings: rings.simulated_ns, default=None)
 
-    def _simulated_ns(self, program: Program, size_bytes: int, chunk_bytes: int) -> int:
+    def _simulated_ns(
+        self, program: Program, size_bytes: int, chunk_bytes: int, cost: Cost = EMULATED
+    ) -> int:
         """Return the time on the slowed links, in real nanoseconds."""
         run = simulate(
             program,
@@ -217,13 +259,16 @@ class Planner:
             size_bytes=size_bytes,
             itemsize=DTYPE.itemsize,
             chunk_bytes=chunk_bytes,
-            cost=self._scene.cost,
+            cost=cost.over(self._scene.scale),
         )
         return run.time_ns * self._scene.scale
 
 
-def _times_ns(call: Call) -> list[int]:
-    return [call.simulated_ns] + ([call.rings.simulated_ns] if call.rings else [])
+def _chunks(size_bytes: int) -> list[int]:
+    """Return the chunks that are worth a try for a size, from large to small."""
+    largest = 1 << max(0, (size_bytes // _LARGE_CHUNKS).bit_length() - 1)
+    found = [largest >> power for power in range(_HALVINGS)]
+    return [chunk for chunk in found if chunk >= _SMALLEST_CHUNK] or [_SMALLEST_CHUNK]
 
 
 def _candidates(scene: Scene, trees: str) -> tuple[Candidate, ...]:
