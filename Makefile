@@ -7,6 +7,8 @@
 #   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
 #                  BENCH_FLAGS="--launches 1 --only training": a part)
 #   make plans     the tables and the picture of docs/planning.md (about ten minutes)
+#   make paper     docs/paper.md: the Blink paper's evaluation on the simulator (PAPER_FLAGS=--emulate:
+#                  and on emulated machines, half an hour)
 #   make clean     remove what the others made
 # PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
 
@@ -14,6 +16,7 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 BENCH_QUICK ?=
 BENCH_FLAGS ?=
+PAPER_FLAGS ?=
 PYTEST_FLAGS ?=
 
 TEST := .venv-test
@@ -21,7 +24,7 @@ DEMO := .venv-demo
 TREE := $(TEST)/tree
 CORE := setup.py pyproject.toml blinkrun/version.py $(wildcard blinkrun/csrc/*)
 
-.PHONY: demo test check lint format sanitize bench plans dist clean python
+.PHONY: demo test check lint format sanitize bench plans paper dist clean python
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)/.blinkrun
@@ -58,6 +61,9 @@ bench: $(TEST)/.blinkrun
 
 plans: $(TEST)/.blinkrun
 	$(TEST)/bin/python -m blinkrun.bench.plans docs/planning.md
+
+paper: $(TEST)/.blinkrun
+	$(TEST)/bin/blinkrun simulate --paper all --out docs/paper --page docs/paper.md $(PAPER_FLAGS)
 
 dist: $(TEST)/.packages
 	rm -rf build/lib* dist

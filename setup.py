@@ -118,7 +118,10 @@ setup(
         "blinkrun.launcher",
     ],
     package_dir={"blinkrun.launcher": "launcher"},
-    package_data={"blinkrun": ["py.typed", "*.pyi"]},
+    package_data={
+        "blinkrun": ["py.typed", "*.pyi"],
+        "blinkrun.paper": ["data/*.csv", "data/README.md"],
+    },
     include_package_data=False,
     ext_modules=extensions(),
     cmdclass={"build_ext": build_ext},

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Figures by name, and what makes each; in the order of the page.
 FIGURES = {
     "fig13": "blinkrun.paper.theory:fig13",
+    "fig17": "blinkrun.paper.training:fig17",
+    "fig19a": "blinkrun.paper.training:fig19a",
 }
 ALL = "all"
 
@@ -53,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
         option, _, problem = message.removeprefix("argument ").partition(": ")
         if problem.startswith("expected"):
             message = f"{option} needs a value"
-        raise UsageError(f"simulate: {message}; see blinkrun simulate --paper --help")
+        raise UsageError(f"{message}; see blinkrun simulate --paper --help")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -89,16 +91,16 @@ def parse(argv: Sequence[str]) -> PaperOptions | None:
     if args.help:
         return None
     if args.out is None:
-        raise UsageError("simulate --paper: where to? give --out DIR")
+        raise UsageError("--paper: where to? give --out DIR")
     out = Path(args.out)
     page = out / "paper.md" if args.page is None else Path(args.page)
     if out.exists() and not out.is_dir():
-        raise UsageError(f"simulate --paper: --out {out} is no folder")
+        raise UsageError(f"--out {out} is no folder")
     if page.is_dir():
-        raise UsageError(f"simulate --paper: --page {page} is a folder")
+        raise UsageError(f"--page {page} is a folder")
     if not args.no_pictures and importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
-            "simulate --paper: pictures need matplotlib, pip install 'blinkrun[plot]';"
+            "--paper: pictures need matplotlib, pip install 'blinkrun[plot]';"
             " --no-pictures leaves them out"
         )
     return PaperOptions(
@@ -117,7 +119,7 @@ def _chosen(words: Sequence[str]) -> tuple[str, ...]:
         if name not in (*FIGURES, ALL):
             near = difflib.get_close_matches(name, (*FIGURES, ALL), n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else "there are"
-            raise UsageError(f"simulate --paper {name}: {hint} {', '.join((*FIGURES, ALL))}")
+            raise UsageError(f"--paper {name}: {hint} {', '.join((*FIGURES, ALL))}")
     return tuple(name for name in FIGURES if name in names or ALL in names)
 
 
@@ -165,7 +167,7 @@ def _make_folders(options: PaperOptions) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as err:
-            raise UsageError(f"simulate --paper: cannot make {folder}: {err.strerror}") from err
+            raise UsageError(f"--paper: cannot make {folder}: {err.strerror}") from err
 
 
 def _write(figure: Figure, options: PaperOptions) -> None:
