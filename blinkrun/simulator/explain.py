@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from blinkrun.errors import UsageError
-from blinkrun.schedule.ir import Part, Program, Reduce
+from blinkrun.schedule.ir import Program
 from blinkrun.simulator.run import Critical, Run, Usage
+from blinkrun.simulator.seen_tree import SeenTree, tree_of
 from blinkrun.topology.graph import Topology
 from blinkrun.topology.hosts import DEVICES_PER_HOST
-from blinkrun.types import Collective, Rank
+from blinkrun.types import Rank
 
 _LONG = 12  # devices of a path that are named
+_NAMED = 3  # links of it
 
 
 def critical_text(run: Run, topology: Topology, program: Program) -> list[str]:
@@ -47,8 +46,12 @@ def critical_text(run: Run, topology: Topology, program: Program) -> list[str]:
         raise UsageError("this run kept no critical path; simulate it with trace=True")
     if not run.transfers:
         return [_split_text(run, topology)]
+    last = run.critical[-1]
+    whose = (last.rank, last.channel, last.end_ns)
+    before = {(s.rank, s.channel, s.end_ns) for s in run.steps if s.is_prologue}
+    tree = [] if last.what == "launch" or whose in before else [_last_text(run, topology, program)]
     return [
-        _last_text(run, topology, program),
+        *tree,
         _split_text(run, topology),
         _longest_text(run, topology),
         _bound_text(run),
@@ -57,32 +60,37 @@ def critical_text(run: Run, topology: Topology, program: Program) -> list[str]:
 
 def _last_text(run: Run, topology: Topology, program: Program) -> str:
     """Name the tree, or ring, whose channel ends last, and the links on its longest path."""
-    moved = [part for part in run.critical if part.link >= 0 and part.channel >= 0]
-    last = moved[-1]
-    part = program.ranks[last.rank].channels[last.channel].part
-    tree = tree_of(program, part, _spent_by_pair(run, topology))
+    last = run.critical[-1]
+    tree = tree_of(program, (last.rank, last.channel), _spent_by_pair(run, topology))
     names = [_device(rank, topology) for rank in tree.path]
     over = "-".join(names if len(names) <= _LONG else [*names[: _LONG - 1], "…", names[-1]])
-    what = program.name.removesuffix("s") if program.name == "ring" else f"depth {tree.depth} tree"
-    share = f"{_percent(Fraction(tree.part.stop - tree.part.start, program.shares))} of the data"
-    busy = _path_text(run, topology, tree.path)
-    return f"last is the {what} over {over} with {share}: {busy}"
+    what = "ring" if program.name == "ring" else f"depth {tree.depth} tree"
+    part = program.ranks[last.rank].channels[last.channel].part
+    blocks = max(program.input_blocks, program.output_blocks)
+    share = _percent(Fraction(part.stop - part.start, program.shares * blocks))
+    busy = _path_text(run, topology, tree)
+    return f"last is the {what} over {over} with {share} of the data{busy}"
 
 
-def _path_text(run: Run, topology: Topology, path: tuple[Rank, ...]) -> str:
-    """Say how busy the links of a path are, by what crossed them, the busiest first."""
-    pairs = {frozenset(pair) for pair in pairwise(path)}
-    links = {each.link for each in run.transfers if frozenset((each.src, each.dst)) in pairs}
+def _path_text(run: Run, topology: Topology, tree: SeenTree) -> str:
+    """Say how busy the links of a tree's path are, the busiest first."""
+    pairs = {frozenset(pair) for pair in pairwise(tree.path)}
+    links = {
+        each.link
+        for each in run.transfers
+        if (each.rank, each.channel) in tree.channels and frozenset((each.src, each.dst)) in pairs
+    }
     usage = {each.name: each for each in run.usage}
 
     def busy(link: int) -> Fraction:
         return max(run.utilisation(usage[name]) for name in topology.links[link].resources)
 
-    ordered = sorted(links, key=lambda link: (-busy(link), link))[:3]
-    first, *others = [f"{_link_name(link, topology)} {_percent(busy(link))}" for link in ordered]
-    name, _, share = first.partition(" ")
-    also = f", {', '.join(others)}" if others else ""
-    return f"link {name} is busy {share}{also}"
+    ordered = sorted(links, key=lambda link: (-busy(link), link))[:_NAMED]
+    if not ordered:
+        return ""
+    words = [f"link {_link_name(ordered[0], topology)} is busy {_percent(busy(ordered[0]))}"]
+    words += [f"{_link_name(link, topology)} {_percent(busy(link))}" for link in ordered[1:]]
+    return f": {', '.join(words)}"
 
 
 def _spent_by_pair(run: Run, topology: Topology) -> dict[frozenset[Rank], int]:
@@ -93,61 +101,6 @@ def _spent_by_pair(run: Run, topology: Topology) -> dict[frozenset[Rank], int]:
             pair = frozenset((topology.links[part.link].src, topology.links[part.link].dst))
             spent[pair] = spent.get(pair, 0) + part.end_ns - part.start_ns
     return spent
-
-
-@dataclass(frozen=True, slots=True)
-class SeenTree:
-    """What carries a part of the data, as the program shows it.
-
-    `path` leads from the root to a leaf; `depth` counts the hops to the farthest.
-    """
-
-    part: Part
-    depth: int
-    path: tuple[Rank, ...]
-
-
-def tree_of(program: Program, part: Part, weight: Mapping[frozenset[Rank], int]) -> SeenTree:
-    """Return the tree that carries `part`: the root is where data starts, ends or turns round.
-
-    Of its paths the one with the largest sum of `weight` of pairs of ranks is named, then the
-    longest.
-    """
-    root = program.root
-    below: dict[Rank, set[Rank]] = {}
-    for rank, own in enumerate(program.ranks):
-        for channel in own.channels:
-            for step in channel.steps:
-                if channel.part != part or not isinstance(step, Reduce):
-                    continue
-                if step.final and not program.collective.is_rooted:
-                    root = rank
-                for src, dst, _ in step.moves(rank):
-                    up, down = (dst, src) if _is_upwards(program.collective) else (src, dst)
-                    below.setdefault(up, set()).add(down)
-    paths = _paths(root, below)
-
-    def importance(path: tuple[Rank, ...]) -> tuple[int, int]:
-        return sum(weight.get(frozenset(pair), 0) for pair in pairwise(path)), len(path)
-
-    return SeenTree(part, max(map(len, paths)) - 1, max(paths, key=importance))
-
-
-def _is_upwards(collective: Collective) -> bool:
-    return collective in (Collective.REDUCE, Collective.REDUCESCATTER)
-
-
-def _paths(root: Rank, below: dict[Rank, set[Rank]]) -> list[tuple[Rank, ...]]:
-    """Return the shortest ways from `root` to all ranks, nearer ones first."""
-    paths = {root: (root,)}
-    queue = deque([root])
-    while queue:
-        rank = queue.popleft()
-        for child in sorted(below.get(rank, ())):
-            if child not in paths:
-                paths[child] = (*paths[rank], child)
-                queue.append(child)
-    return list(paths.values())
 
 
 def _split_text(run: Run, topology: Topology) -> str:

@@ -15,6 +15,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 
 SCALE = 720_720**2  # 1 to 16 divide 720720; squared, for shares of what others left
 
@@ -42,19 +43,30 @@ def max_min_rates(
     """
     left = [capacity * SCALE for capacity in capacities]
     load = [0] * len(capacities)
-    rising = {pipe for pipe, count in enumerate(counts) if count}
-    for pipe in rising:
-        for at in pipes[pipe]:
-            load[at] += counts[pipe]
-    rates = [0] * len(pipes)
-    while rising:
-        level, full = min((left[at] // load[at], at) for at in range(len(left)) if load[at])
-        for pipe in [pipe for pipe in rising if full in pipes[pipe]]:
-            rising.discard(pipe)
-            rates[pipe] = level
+    users: list[list[int]] = [[] for _ in capacities]
+    for pipe, count in enumerate(counts):
+        if count:
             for at in pipes[pipe]:
-                left[at] -= level * counts[pipe]
-                load[at] -= counts[pipe]
+                load[at] += count
+                users[at].append(pipe)
+    rates = [0] * len(pipes)
+    # Where others stay, what is left for each of the rest only grows: old levels are lower bounds.
+    levels = [(left[at] // load[at], at) for at in range(len(left)) if load[at]]
+    heapify(levels)
+    while levels:
+        level, at = levels[0]
+        if not load[at]:
+            heappop(levels)
+        elif left[at] // load[at] > level:
+            heapreplace(levels, (left[at] // load[at], at))
+        else:
+            heappop(levels)
+            for pipe in users[at]:
+                if not rates[pipe]:
+                    rates[pipe] = level
+                    for other in pipes[pipe]:
+                        left[other] -= level * counts[pipe]
+                        load[other] -= counts[pipe]
     return tuple(rates)
 
 
