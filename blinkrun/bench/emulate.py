@@ -173,23 +173,23 @@ def measure(
 ) -> EmulatedRow:
     """Return what a call takes by way of each program; every rank must call it alike.
 
-    The programs take turns, as libraries do in a bench on this machine. Each is checked once, on
-    known data, before it is timed.
+    Each program is loaded once, checked on known data, and then timed in all its rounds: the links
+    set the pace, so there is no drift that turns would even out, and a rank that has just loaded a
+    program has used up its turn of a core.
     """
     control = bench.control
     work = _work(job, call)
     buffers = bench.library.make_buffers(work)
     do = bench.library.make_call(work, buffers)
-    wrong = {}
+    num_calls = -(-options.calls // options.rounds) or 1
+    wrong: dict[str, int] = {}
+    mine: dict[str, list[float]] = {}
     for way in ways:
         bench.load(way.program, chunk_bytes=way.chunk_bytes)
         wrong[way.name] = checked(work, control, buffers, do)
-    mine: dict[str, list[float]] = {way.name: [] for way in ways}
-    num_calls = -(-options.calls // options.rounds) or 1
-    for _ in range(options.rounds):
-        for way in ways:
-            bench.load(way.program, chunk_bytes=way.chunk_bytes)
-            mine[way.name].append(timed_block(do, num_calls, control, bench.clock))
+        mine[way.name] = [
+            timed_block(do, num_calls, control, bench.clock) for _ in range(options.rounds)
+        ]
     control.barrier()  # who is through early sleeps here, not in an exchange that polls
     everyone = control.allgather_object(mine)
     times_us = {name: 1e6 * median_of_slowest(everyone, name) for name in mine}

@@ -110,7 +110,7 @@ def make_parser() -> Parser:
     add("--trees", metavar="HOW", help=f"{', '.join(TREES)} (auto: the fastest simulated)")
     add("--chunk", metavar="BYTES", help="size of a chunk of the trees (chosen)")
     add("--iters", metavar="N", help="timed calls a size (one a round)")
-    add("--rounds", metavar="N", help="turns of trees and rings; the median counts (3)")
+    add("--rounds", metavar="N", help="how often each is timed; the median counts (3)")
     add("--json", metavar="FILE", help="write the rows to FILE")
     add("--plot", metavar="FILE.png", help="draw algbw over size (svg, png or pdf)")
     add_source_options(parser)
