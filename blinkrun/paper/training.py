@@ -13,6 +13,7 @@ from blinkrun.paper import data
 from blinkrun.paper.figure import Figure
 from blinkrun.paper.models import MODELS
 from blinkrun.paper.training_causes import causes_of
+from blinkrun.paper.training_hosts import fig19a
 from blinkrun.paper.training_report import (
     COLUMNS,
     HOW,
@@ -24,6 +25,10 @@ from blinkrun.paper.training_report import (
 )
 from blinkrun.paper.training_steps import gpus_in, trained
 from blinkrun.paper.training_times import Tables, one_host_tables
+
+__all__ = ["fig17", "fig19a"]
+
+__all__ = ["fig17", "fig19a"]
 
 AllTables = Callable[[Sequence[tuple[int, ...]]], Sequence[Tables]]
 
