@@ -12,7 +12,7 @@ from blinkrun.planner.packing import Flow
 from blinkrun.planner.plan import PlannedTree
 from blinkrun.planner.rings import ring_peer
 from blinkrun.topology.catalog import machine
-from blinkrun.topology.graph import induce
+from blinkrun.topology.graph import Link, LinkKind, Resource, Topology, induce
 
 SIZES = range(2, 130)
 
@@ -51,6 +51,25 @@ def test_they_are_nearly_as_fast_as_rings_on_a_dgx_2():
     assert packing.depth == 4
     kinds = {kind for tree in packing.trees for kind in (*tree.up, *tree.down)}
     assert kinds == {"", "nvswitch"}
+
+
+def test_of_parallel_links_the_widest_is_taken():
+    pair = Topology(
+        name="pair",
+        devices=(0, 1),
+        links=tuple(
+            Link(*ends, (f"{name} {ends[0]}",), LinkKind.NVLINK)
+            for ends in ((0, 1), (1, 0))
+            for name in ("a", "b", "c")
+        ),
+        resources=tuple(
+            Resource(f"{name} {rank}", width)
+            for rank in (0, 1)
+            for name, width in (("a", 2), ("b", 5), ("c", 1))
+        ),
+        unit="MB/s",
+    )
+    assert double_trees(pair).rate == 5
 
 
 def test_a_missing_link_is_named():

@@ -108,13 +108,26 @@ def test_three_phases_alone_are_nine_tenths_of_the_joint_optimum(gpus):
     assert three_phases >= Fraction(9, 10) * optimum.rate
 
 
-def test_hosts_slower_than_the_network_decide_and_the_bound_is_theirs():
-    hosts = [DGX2, induce(DGX1P, range(4))]
-    joined = join_hosts(hosts, network_gbps=800)
-    packing = plan_hosts(hosts, joined, Flow.BOTH)
-    slow = local_trees(hosts[1], Flow.BOTH, wanted=Fraction(100_000)).rate
-    assert packing.rate >= slow * Fraction(999, 1000)
-    assert packing.bound < 100_000  # what the network alone would allow
+@pytest.mark.parametrize(
+    ("flow", "root", "own_roots"),
+    [
+        (Flow.BOTH, None, (None, None, None)),
+        (Flow.DOWN, 6, (None, 1, None)),
+        (Flow.UP, 0, (0, None, None)),
+    ],
+)
+def test_hosts_slower_than_the_network_decide_and_the_bound_is_theirs(flow, root, own_roots):
+    """More ranks than the joint optimum is taken for: each host is bounded by itself."""
+    hosts = [induce(DGX1P, range(5)), induce(DGX1P, range(5)), induce(DGX1V, range(3))]
+    joined = join_hosts(hosts, network_gbps=1600)
+    packing = plan_hosts(hosts, joined, flow, root)
+    wanted = Fraction(150_000) if flow is Flow.BOTH else Fraction(200_000)
+    slowest = min(
+        local_trees(host, flow, root=own, wanted=wanted).rate
+        for host, own in zip(hosts, own_roots, strict=True)
+    )
+    assert slowest * Fraction(999, 1000) <= packing.rate <= slowest < wanted
+    assert packing.bound < wanted  # what the network alone would allow
 
 
 @pytest.mark.parametrize("name", ["2+2+4", "v+p"])
