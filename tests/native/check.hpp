@@ -23,3 +23,4 @@ void test_kernels();
 void test_heap();
 void test_programs(const char* path);
 void test_failures();
+void test_calendars();

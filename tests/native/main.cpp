@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   test_kernels();
   test_heap();
   test_failures();
+  test_calendars();
   test_programs(argv[1]);
   std::puts("all native tests passed");
   return 0;

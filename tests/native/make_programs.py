@@ -1,7 +1,8 @@
 """Write every program the C++ tests run, one line each: name, size, rank, words.
 
 Plans are stars and chains, so that one-hop and deep trees, direct, staged and one-shot programs
-are all there.
+are all there. Those whose name begins with "paced" are for a machine with a link from every rank to
+every other, numbered by its ends.
 """
 
 from fractions import Fraction
@@ -10,6 +11,8 @@ from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.encode import encode
 from blinkrun.schedule.ir import Addressing
 from blinkrun.schedule.lower import lower
+from blinkrun.schedule.routes import Routes
+from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Collective
 
 
@@ -42,6 +45,19 @@ def plan(shape, size):
     return Plan(size, double, single, single, everywhere, everywhere, "test")
 
 
+def routes(size):
+    wires = [(a, b) for a in range(size) for b in range(size) if a != b]
+    links = tuple(Link(a, b, (f"{a}->{b}",), LinkKind.NVLINK) for a, b in wires)
+    resources = tuple(Resource(f"{a}->{b}", 1) for a, b in wires)
+    return Routes(Topology("all", tuple(range(size)), links, resources, "MB/s"))
+
+
+def show(name, program, links=None):
+    for rank in range(program.size):
+        words = " ".join(map(str, encode(program, rank, links)))
+        print(name, program.size, rank, words)
+
+
 def main():
     for size in (1, 2, 3, 5):
         for shape in (star, chain):
@@ -58,9 +74,9 @@ def main():
                             addressing=Addressing(addressing),
                             eager=eager,
                         )
-                        for rank in range(size):
-                            words = " ".join(map(str, encode(program, rank)))
-                            print(shape.__name__, size, rank, words)
+                        show(shape.__name__, program)
+                        if not eager and size > 1:
+                            show(f"paced-{shape.__name__}", program, routes(size))
 
 
 if __name__ == "__main__":

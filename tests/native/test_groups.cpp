@@ -21,10 +21,12 @@ const Caller kCaller{[] {}, [] {}, true};
 
 // Memory of `size` ranks, and the ranks' groups.
 struct Host {
-  explicit Host(uint32_t size, double timeout_s = 20.0, uint64_t eager_bytes = 256)
-      : control(Control::bytes(size) + 64) {
+  explicit Host(uint32_t size, double timeout_s = 20.0, uint64_t eager_bytes = 256,
+                const PaceConfig& pace = {})
+      : control(Control::bytes(size, pace.rates.size()) + 64) {
     char* base = control.data() + (64 - uintptr_t(control.data()) % 64) % 64;
     Control::at(base, size).header->size = size;
+    Control::at(base, size).header->num_resources = uint32_t(pace.rates.size());
     std::vector<int32_t> names;
     for (uint32_t r = 0; r < size; ++r) {
       names.push_back(int32_t(r));
@@ -36,9 +38,10 @@ struct Host {
         char* at = arena.get() + (4096 - uintptr_t(arena.get()) % 4096) % 4096;
         mapped.push_back(Mapping::borrowed(at, kArena));
       }
-      GroupConfig config{r, size, names, timeout_s, WaitConfig{20, 200'000}, 16 << 10, eager_bytes};
-      groups.push_back(std::make_shared<Group>(
-          config, Mapping::borrowed(base, Control::bytes(size)), std::move(mapped)));
+      GroupConfig config{r, size, names, timeout_s, WaitConfig{20, 200'000}, 16 << 10, eager_bytes, pace};
+      const size_t bytes = Control::bytes(size, pace.rates.size());
+      groups.push_back(
+          std::make_shared<Group>(config, Mapping::borrowed(base, bytes), std::move(mapped)));
     }
   }
 
@@ -52,6 +55,16 @@ struct Host {
   std::vector<std::unique_ptr<char[]>> arenas;
   std::vector<std::shared_ptr<Group>> groups;
 };
+
+// A link from every rank to every other: a wire of its own, and the port of who receives.
+PaceConfig switched(uint32_t size, uint64_t rate) {
+  PaceConfig pace;
+  for (uint32_t src = 0; src < size; ++src)
+    for (uint32_t dst = 0; dst < size; ++dst)
+      if (src != dst) pace.links.push_back({uint32_t(pace.links.size()), size * (size - 1) + dst});
+  pace.rates.assign(size * size, rate);
+  return pace;
+}
 
 int32_t value(uint64_t rank, uint64_t i) { return int32_t((i * 13 + rank * 101) % 1000); }
 
@@ -152,10 +165,13 @@ void test_programs(const char* path) {
   CHECK(!suites.empty());
   for (auto& [name, programs] : suites) {
     // The larger limit is beyond what slots hold: the one-shot way must stop at its slots.
-    Host host(name.second, 20.0, name.first == "star" ? 1 << 20 : 256);
+    const bool paced = name.first.rfind("paced", 0) == 0;
+    Host host(name.second, 20.0, name.first == "star" ? 1 << 20 : 256,
+              paced ? switched(name.second, 1'000'000'000) : PaceConfig{});
     std::vector<std::pair<Collective, int32_t>> calls;
     for (auto& [rank, program] : programs) {
-      if (rank == 0 && program.eager) calls.emplace_back(program.collective, program.root);
+      const bool direct = !program.eager && program.addressing == Addressing::kDirect;
+      if (rank == 0 && direct) calls.emplace_back(program.collective, program.root);
       host.groups[rank]->load(program);
     }
     host.run([&](Group& group) {
