@@ -210,6 +210,7 @@ _PANELS = (
         "model",
         (
             Series("gain_pct", "blink over rings, simulated", OURS),
+            Series("diluted_gain_pct", "with the rest of the paper's iteration", "#4d8f4d"),
             Series("paper_gain_pct", "paper: Blink over Horovod", PAPER_OURS),
         ),
         x_label="",
