@@ -17,8 +17,8 @@ constexpr uint32_t kMagic = 0x626c6e6b;  // "blnk"
 constexpr uint32_t kLayout = 2;
 constexpr size_t kFlagsPerRank = 2048;
 constexpr size_t kAbortText = 1024;
-constexpr size_t kTimes = 7;  // of its last counts that a flag keeps
-constexpr uint32_t kGaps = 14;
+constexpr size_t kTimes = 64;
+constexpr uint32_t kGaps = 62;
 
 // What a rank calls. Everything but the addresses must agree on all ranks.
 struct CallDesc {
@@ -57,11 +57,13 @@ struct alignas(kCacheLine) RankControl {
 
 struct alignas(kCacheLine) Flag {
   std::atomic<uint64_t> value;  // call << 32 | chunks done
-  // Paced: when the emulated machine had done so many, by their number modulo kTimes. Where a
-  // waiter is that far behind it reads a later time, never an earlier one.
-  std::atomic<uint64_t> time_ns[kTimes];
 };
-static_assert(sizeof(Flag) == kCacheLine, "a flag and its times come together");
+
+// When a flag of the emulated machine had its last counts, by their number modulo kTimes. A waiter
+// that is so far behind reads a later time, never an earlier one.
+struct FlagTimes {
+  std::atomic<uint64_t> ns[kTimes];
+};
 
 struct AbortRecord {
   std::atomic<uint32_t> claimed;
@@ -105,21 +107,27 @@ struct Control {
   ControlHeader* header = nullptr;
   RankControl* ranks = nullptr;
   Flag* flags = nullptr;
-  Calendar* calendars = nullptr;
+  Calendar* calendars = nullptr;  // these two of an emulated machine
+  FlagTimes* times = nullptr;
 
   static size_t bytes(size_t size, size_t num_resources = 0) {
     return sizeof(ControlHeader) + size * (sizeof(RankControl) + kFlagsPerRank * sizeof(Flag)) +
-           num_resources * sizeof(Calendar);
+           num_resources * sizeof(Calendar) +
+           (num_resources ? size * kFlagsPerRank * sizeof(FlagTimes) : 0);
   }
-  static Control at(void* base, size_t size) {
+  static Control at(void* base, size_t size, size_t num_resources = 0) {
     Control c;
     c.header = static_cast<ControlHeader*>(base);
     c.ranks = reinterpret_cast<RankControl*>(c.header + 1);
     c.flags = reinterpret_cast<Flag*>(c.ranks + size);
     c.calendars = reinterpret_cast<Calendar*>(c.flags + size * kFlagsPerRank);
+    c.times = reinterpret_cast<FlagTimes*>(c.calendars + num_resources);
     return c;
   }
   Flag& flag(size_t rank, size_t index) const { return flags[rank * kFlagsPerRank + index]; }
+  std::atomic<uint64_t>& time_ns(size_t rank, size_t index, uint64_t count) const {
+    return times[rank * kFlagsPerRank + index].ns[count % kTimes];
+  }
 };
 
 }  // namespace blinkrun

@@ -48,7 +48,7 @@ bool takes_output(Collective c, int32_t root, uint32_t rank) {
 
 Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
     : config_(std::move(config)), control_memory_(std::move(control)), arenas_(std::move(arenas)),
-      control_(Control::at(control_memory_.data(), config_.size)),
+      control_(Control::at(control_memory_.data(), config_.size, config_.pace.rates.size())),
       heap_(arenas_[config_.rank].bytes()),
       waiter_(control_, config_.rank, config_.names, config_.timeout_s),
       reduce_(select_reduce(std::getenv("BLINKRUN_ISA"))) {
@@ -299,8 +299,7 @@ void Group::run_channels(const Program& program, const Call& call, const Caller&
   states.reserve(program.channels.size());
   for (const Channel& channel : program.channels) {
     const Range range = policy.range(channel);
-    if (range.num_chunks())
-      states.push_back({&channel, range, 0, range.num_chunks(), 0, policy.start_ns(), 0, 0});
+    if (range.num_chunks()) states.push_back({&channel, range, 0, range.num_chunks(), 0});
   }
   bool told = false;
   auto ready = [&] {

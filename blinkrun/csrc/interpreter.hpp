@@ -33,9 +33,6 @@ struct ChannelState {
   uint64_t chunk;
   uint64_t num_chunks;
   uint32_t step;
-  // Of an emulated machine: its time where the channel is, the end of what is under way (0: nothing
-  // is), and how many elements of the step have been moved.
-  uint64_t time_ns, due_ns, moved;
   bool done() const { return chunk == num_chunks; }
 };
 

@@ -12,79 +12,133 @@ namespace blinkrun {
 class PacedPolicy : public CallPolicy {
  public:
   PacedPolicy(Group& group, const Program& program, const Call& call)
-      : CallPolicy(group, program, call), pacer_(*group.pacer_),
-        piece_(std::max<uint64_t>(pacer_.piece_bytes() / item_, 1)) {
+      : CallPolicy(group, program, call), pacer_(*group.pacer_), charged_(program.steps.size()),
+        flows_(program.channels.size()) {
     for (uint32_t r = 0; r < group.config_.size; ++r)
       start_ns_ = std::max(start_ns_, group.control_.ranks[r].post[group.seq_ & 1].start_ns);
     end_ns_ = start_ns_;
+    size_t most = 0;
+    for (size_t s = 0; s < program.steps.size(); ++s) {
+      charged_[s] = resources_of(program.steps[s]);
+      most = std::max(most, charged_[s].size());
+    }
+    for (Flow& flow : flows_) {
+      flow.time_ns = start_ns_;
+      flow.times_ns.resize(most);
+    }
   }
 
   bool ready(const Step& step, const ChannelState& state) const {
-    if (step.kind == StepKind::kReduce) return now_ns() >= state.due_ns;
+    if (step.kind == StepKind::kReduce) return now_ns() >= flow_of(state).due_ns[0];
     return CallPolicy::ready(step, state);
   }
 
-  bool pass(const Step& wait, ChannelState& state) const {
+  bool pass(const Step& wait, ChannelState& state) {
     if (!CallPolicy::ready(wait, state)) return false;
-    const uint64_t need = state.chunk + 1;
-    if (need > uint64_t(wait.lag)) {
-      const auto& times = flag_of(wait).time_ns;
-      const uint64_t count = need - uint64_t(wait.lag);
-      state.time_ns = std::max(state.time_ns, times[count % kTimes].load(std::memory_order_relaxed));
-    }
+    if (state.chunk + 1 <= uint64_t(wait.lag)) return true;
+    const auto& time_ns = group_.control_.time_ns(uint32_t(wait.rank), uint32_t(wait.flag),
+                                                  state.chunk + 1 - uint64_t(wait.lag));
+    Flow& flow = flow_of(state);
+    flow.time_ns = std::max(flow.time_ns, time_ns.load(std::memory_order_relaxed));
     return true;
   }
 
   void signal(const Step& step, const ChannelState& state) {
-    Flag& flag = group_.control_.flag(group_.config_.rank, uint32_t(step.flag));
-    flag.time_ns[(state.chunk + 1) % kTimes].store(state.time_ns, std::memory_order_relaxed);
+    auto& time_ns =
+        group_.control_.time_ns(group_.config_.rank, uint32_t(step.flag), state.chunk + 1);
+    time_ns.store(flow_of(state).time_ns, std::memory_order_relaxed);
     CallPolicy::signal(step, state);
-    end_ns_ = std::max(end_ns_, state.time_ns);
   }
 
-  // Piece by piece: reserved when the one before it has been moved, moved when it is due.
+  // Piece by piece, moved when it is due. The next is reserved before: while a piece waits for its
+  // turn at one resource, the others must not idle.
   Went reduce(const Step& step, ChannelState& state) {
     if (!step.linked) return CallPolicy::reduce(step, state);
-    const uint64_t lo = state.range.start(state.chunk), hi = state.range.stop(state.chunk);
-    if (!state.due_ns) reserve(step, state, hi - lo);
-    if (now_ns() < state.due_ns) return Went::kHeld;
-    const uint64_t stop = std::min(hi - lo, state.moved + piece_);
-    move(step, state.chunk, lo, lo + stop, state.moved);
-    state.time_ns = state.due_ns;
-    state.due_ns = 0;
-    state.moved = stop;
-    if (stop < hi - lo) {
-      reserve(step, state, hi - lo);
+    Flow& flow = flow_of(state);
+    if (!flow.elements) begin(step, state, flow);
+    if (now_ns() < flow.due_ns[0]) return Went::kHeld;
+    const uint64_t lo = state.range.start(state.chunk);
+    const uint64_t stop = std::min(flow.elements, flow.moved + flow.piece);
+    move(step, state.chunk, lo, lo + stop, flow.moved);
+    flow.moved = stop;
+    flow.time_ns = flow.due_ns[0];
+    flow.due_ns[0] = flow.due_ns[1];
+    flow.due_ns[1] = 0;
+    if (stop < flow.elements) {
+      reserve(step, flow);
       return Went::kPart;  // the other channels' turn, even where the next is due at once
     }
-    state.moved = 0;
-    end_ns_ = std::max(end_ns_, state.time_ns);
+    flow.elements = 0;
+    end_ns_ = std::max(end_ns_, flow.time_ns);
     return Went::kWhole;
   }
 
   static WaitConfig wait_config(bool) { return {0, 0}; }  // a paced rank sleeps
-  uint64_t start_ns() const { return start_ns_; }
 
-  // Until the first step is due.
-  static uint64_t nap_ns(const std::vector<ChannelState>& states) {
+  // Until the first piece is due.
+  uint64_t nap_ns(const std::vector<ChannelState>& states) const {
     const uint64_t now = now_ns();
     uint64_t nap = Waiter::kLook;
-    for (const ChannelState& s : states)
-      if (s.due_ns) nap = std::min(nap, s.due_ns > now ? s.due_ns - now : 0);
+    for (const ChannelState& state : states) {
+      const uint64_t due = flow_of(state).due_ns[0];
+      if (due) nap = std::min(nap, due > now ? due - now : 0);
+    }
     return nap;
   }
 
   void finish() { group_.last_paced_ns_.store(end_ns_ - start_ns_, std::memory_order_relaxed); }
 
  private:
-  void reserve(const Step& step, ChannelState& state, uint64_t elements) {
-    const uint64_t bytes = std::min(piece_, elements - state.moved) * item_;
-    state.due_ns = pacer_.reserve(program_.operands.data() + step.first,
-                                  step.num_dsts + step.num_srcs, state.time_ns, bytes);
+  // Where a channel is on the emulated machine.
+  struct Flow {
+    uint64_t time_ns = 0;       // when all that it did was over
+    uint64_t due_ns[2] = {};    // of the pieces that are under way; 0: none is
+    uint64_t elements = 0;      // of the chunk under way; 0: none is
+    uint64_t piece = 0, moved = 0, reserved = 0;  // elements
+    std::vector<uint64_t> times_ns;  // until when it has each resource of the step under way
+  };
+
+  const Flow& flow_of(const ChannelState& state) const {
+    return flows_[size_t(state.channel - program_.channels.data())];
+  }
+  Flow& flow_of(const ChannelState& state) {
+    return flows_[size_t(state.channel - program_.channels.data())];
+  }
+
+  std::vector<uint32_t> resources_of(const Step& step) const {
+    std::vector<uint32_t> all;
+    for (uint32_t i = step.first; i < step.first + step.num_dsts + step.num_srcs; ++i) {
+      if (!program_.operands[i].link) continue;
+      const auto& some = pacer_.resources_of(program_.operands[i].link - 1);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+
+  void begin(const Step& step, const ChannelState& state, Flow& flow) {
+    flow.elements = state.range.stop(state.chunk) - state.range.start(state.chunk);
+    const uint64_t most = std::max<uint64_t>(pacer_.piece_bytes() / item_, 1);
+    const uint64_t pieces = (flow.elements + most - 1) / most;
+    flow.piece = (flow.elements + pieces - 1) / pieces;
+    flow.moved = flow.reserved = 0;
+    std::fill(flow.times_ns.begin(), flow.times_ns.end(), flow.time_ns);
+    reserve(step, flow);
+    reserve(step, flow);
+  }
+
+  void reserve(const Step& step, Flow& flow) {
+    const uint64_t elements = std::min(flow.piece, flow.elements - flow.reserved);
+    if (!elements) return;
+    const auto& resources = charged_[size_t(&step - program_.steps.data())];
+    pacer_.reserve(resources, elements * item_, flow.times_ns.data());
+    const auto end = flow.times_ns.begin() + long(resources.size());
+    flow.due_ns[flow.due_ns[0] != 0] = *std::max_element(flow.times_ns.begin(), end);
+    flow.reserved += elements;
   }
 
   Pacer& pacer_;
-  uint64_t piece_;  // elements
+  std::vector<std::vector<uint32_t>> charged_;  // by step: resources of its links
+  std::vector<Flow> flows_;                     // by channel
   uint64_t start_ns_ = 0;
   uint64_t end_ns_ = 0;
 };

@@ -115,17 +115,12 @@ Pacer::Pacer(Control control, uint32_t rank, PaceConfig config, Waiter& waiter)
   piece_bytes_ = piece_of(config_);
 }
 
-uint64_t Pacer::reserve(const Operand* operands, uint32_t num_operands, uint64_t time_ns,
-                        uint64_t bytes) {
-  uint64_t end = time_ns;
+void Pacer::reserve(const std::vector<uint32_t>& resources, uint64_t bytes, uint64_t* times_ns) {
   Hold hold(*this);
-  for (uint32_t i = 0; i < num_operands; ++i) {
-    if (!operands[i].link) continue;
-    for (uint32_t resource : config_.links[operands[i].link - 1])
-      end = std::max(end, control_.calendars[resource].reserve(time_ns, bytes,
-                                                               config_.rates[resource]));
+  for (size_t i = 0; i < resources.size(); ++i) {
+    const uint32_t at = resources[i];
+    times_ns[i] = control_.calendars[at].reserve(times_ns[i], bytes, config_.rates[at]);
   }
-  return end;
 }
 
 ExactTimers::ExactTimers() : before_ns_(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0)) {

@@ -35,14 +35,14 @@ class Pacer {
   Pacer(Control control, uint32_t rank, PaceConfig config, Waiter& waiter);
 
   size_t num_links() const { return config_.links.size(); }
+  const std::vector<uint32_t>& resources_of(uint32_t link) const { return config_.links[link]; }
   // What a step moves at a time: about a millisecond of the fastest link, so that flows over one
   // resource take turns, and no rank has to move a large part at once in the end.
   uint64_t piece_bytes() const { return piece_bytes_; }
 
-  // Charge `bytes` to every resource of the links of these operands, from `time_ns` of the machine
-  // on. Returns when the last is over. Throws Failure if a rank died with the calendars in hand.
-  uint64_t reserve(const Operand* operands, uint32_t num_operands, uint64_t time_ns,
-                   uint64_t bytes);
+  // Charge `bytes` to each of `resources`, from its time in `times_ns` on, which becomes the end.
+  // Throws Failure if a rank died with the calendars in hand.
+  void reserve(const std::vector<uint32_t>& resources, uint64_t bytes, uint64_t* times_ns);
 
  private:
   class Hold;

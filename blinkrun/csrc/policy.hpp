@@ -38,7 +38,8 @@ class CallPolicy {
   bool ready(const Step& wait, const ChannelState& state) const {
     const uint64_t need = state.chunk + 1;
     if (need <= uint64_t(wait.lag)) return true;
-    return flag_of(wait).value.load(std::memory_order_acquire) >= base_ + need - uint64_t(wait.lag);
+    const Flag& flag = group_.control_.flag(uint32_t(wait.rank), uint32_t(wait.flag));
+    return flag.value.load(std::memory_order_acquire) >= base_ + need - uint64_t(wait.lag);
   }
 
   bool pass(const Step& wait, ChannelState& state) const { return ready(wait, state); }
@@ -92,15 +93,10 @@ class CallPolicy {
     if (!may_spin) wait.spins = 0;
     return wait;
   }
-  static uint64_t start_ns() { return 0; }
   static uint64_t nap_ns(const std::vector<ChannelState>&) { return Waiter::kLook; }
   static void finish() {}
 
  protected:
-  Flag& flag_of(const Step& wait) const {
-    return group_.control_.flag(uint32_t(wait.rank), uint32_t(wait.flag));
-  }
-
   Group& group_;
   const Program& program_;
   const Call& call_;

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from blinkrun.comm.threads import thread_controls
 from blinkrun.comm.world import World
 from blinkrun.communicator import Communicator
 from blinkrun.executors.cpu import CpuExecutor
+from blinkrun.executors.emulation import Emulation
 from blinkrun.planner.plan import Plan
+from blinkrun.schedule.choice import Choices
+from blinkrun.types import Collective, Rank
 
 ARENA = 40 << 20
 
@@ -22,6 +25,8 @@ def run_threads(
     timeout_s: float = 20.0,
     chunk_bytes: int | None = None,
     eager_bytes: int | None = None,
+    emulation: Emulation | None = None,
+    choices: Mapping[tuple[Collective, Rank], Choices] | None = None,
 ) -> list[Any]:
     """Return what `body` returned on every rank; the first exception of any is raised."""
     size = plan.size
@@ -38,6 +43,8 @@ def run_threads(
                 arena_bytes=ARENA,
                 timeout_s=timeout_s,
                 cores=1,
+                emulation=emulation,
+                choices=choices,
             )
             if chunk_bytes is not None:
                 executor.group.set_chunk_bytes(chunk_bytes)

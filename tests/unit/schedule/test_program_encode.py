@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from support.programs import lowered, programs, star_plan
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.encode import VERSION, encode
+from blinkrun.schedule.encode import ROUTED_VERSION, VERSION, encode
 from blinkrun.schedule.ir import (
     Addressing,
     Buffer,
@@ -17,6 +17,8 @@ from blinkrun.schedule.ir import (
     Signal,
     Wait,
 )
+from blinkrun.schedule.routes import Routes
+from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Collective
 
 
@@ -25,6 +27,8 @@ class Words:
 
     def __init__(self, words):
         self.words = [int(word) for word in words]
+        self.routed = self.words[0] == ROUTED_VERSION
+        self.links = []  # of all operands, as they came
 
     def take(self, count):
         taken, self.words = self.words[:count], self.words[count:]
@@ -33,6 +37,8 @@ class Words:
 
     def operand(self):
         rank, buffer, index = self.take(3)
+        if self.routed:
+            self.links += self.take(1)
         return Operand(rank, Buffer(buffer), index)
 
     def step(self):
@@ -81,6 +87,49 @@ def test_a_rank_reads_back_what_was_written(program):
             program.pipelined,
             program.flags,
         ]
+
+
+def switch(size):
+    """Every rank to every other: links in the order of their ends."""
+    pairs = [(src, dst) for src in range(size) for dst in range(size) if src != dst]
+    links = tuple(Link(src, dst, (f"{src}->{dst}",), LinkKind.NVLINK) for src, dst in pairs)
+    resources = tuple(Resource(f"{src}->{dst}", 1) for src, dst in pairs)
+    return Topology("switch", tuple(range(size)), links, resources, "MB/s")
+
+
+@settings(max_examples=15)
+@given(programs(max_size=5))
+def test_every_operand_of_another_rank_names_the_link_that_carries_it(program):
+    """The direction is that of the data: a destination is pushed to, a source pulled from."""
+    topology = switch(program.size)
+    for rank in range(program.size):
+        reader = Words(encode(program, rank, Routes(topology)))
+        header = reader.take(13)
+        steps = [step for _ in range(sum(header[-2:])) for step in reader.channel().steps]
+        assert header[0] == ROUTED_VERSION
+        for reduce in (step for step in steps if isinstance(step, Reduce)):
+            for operand in (*reduce.dsts, *reduce.srcs):
+                link = reader.links.pop(0)
+                ends = (rank, operand.rank) if operand in reduce.dsts else (operand.rank, rank)
+                if operand.rank == rank:
+                    assert link == 0
+                else:
+                    assert (topology.links[link - 1].src, topology.links[link - 1].dst) == ends
+        assert not reader.links
+        assert steps == [
+            step
+            for channel in (*program.ranks[rank].prologue, *program.ranks[rank].channels)
+            for step in channel.steps
+        ]
+
+
+def test_links_that_are_not_there():
+    ring = switch(3)
+    lame = Topology("lame", (0, 1, 2), ring.links[:-1], ring.resources[:-1], "MB/s")  # all but 2->1
+    program = lowered(star_plan(3), Collective.BROADCAST, root=2)
+    with pytest.raises(ProgramError, match="lame: no link from rank 2 to rank 1"):
+        encode(program, 1, Routes(lame))
+    assert encode(program, 0, Routes(lame))[0] == ROUTED_VERSION
 
 
 def test_words_of_a_small_program():
