@@ -8,8 +8,8 @@ from typing import Any
 
 from blinkrun.units import format_size
 
-COLORS = {"blinkrun": "#1f5fbf", "mpi": "#c2571a", "gloo": "#4d8f4d"}
-MARKERS = {"blinkrun": "o", "mpi": "s", "gloo": "^"}
+COLORS = {"blinkrun": "#1f5fbf", "mpi": "#c2571a", "gloo": "#4d8f4d", "ring": "#b03030"}
+MARKERS = {"blinkrun": "o", "mpi": "s", "gloo": "^", "ring": "D"}
 
 
 def draw(result: Mapping[str, Any], path: Path, note: str = "") -> None:

@@ -31,22 +31,28 @@ def emulated(words: str, tmp_path: Path, environ: dict[str, str]) -> dict[str, A
     return result
 
 
-def ratios(result: dict[str, Any]) -> list[float]:
-    """Return emulated over simulated time of all trees and rings."""
-    ways = [way for row in result["rows"] for way in (row, *row["peers"].values())]
-    return [way["emulated_over_simulated"] for way in ways]
+def check_pace(result: dict[str, Any]) -> None:
+    """Hold trees and rings to the rate of the links, which nothing outruns, and to the simulator.
+
+    Calls take so long that what a busy machine adds, some 10 ms until a sleeper has a core, is
+    little of it.
+    """
+    for row in result["rows"]:
+        assert row["algbw_gb_per_s"] <= row["bound_gb_per_s"]
+        for way in (row, *row["peers"].values()):
+            assert 0.9 < way["emulated_over_simulated"] < 1.15, way
 
 
 def test_trees_and_rings_keep_the_pace_of_an_allocation_without_a_ring(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
     """GPUs 1, 4, 5 and 7 form no NVLink ring: the ring library gets a part of PCIe."""
-    words = "dgx-1v --gpus 1,4,5,7 --scale 1000 --against ring --sizes 1M --rounds 1"
+    words = "dgx-1v --gpus 1,4,5,7 --scale 6000 --against ring --sizes 1M --rounds 1"
     result = emulated(words, tmp_path, environ)
     (row,) = result["rows"]
     assert result["ranks"] == 4
     assert row["algbw_gb_per_s"] > 5 * row["peers"]["ring"]["algbw_gb_per_s"]
-    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+    check_pace(result)
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "reducescatter"])
@@ -54,26 +60,28 @@ def test_every_collective_is_right_and_in_time(
     tmp_path: Path, environ: dict[str, str], collective: str
 ) -> None:
     root = " --root 4" if collective in ("broadcast", "reduce") else ""
-    words = f"dgx-1v --gpus 1,4,5 --against ring --sizes 768K --rounds 1 --collective {collective}"
-    result = emulated(words + root, tmp_path, environ)
-    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+    words = f"dgx-1v --gpus 1,4,5 --scale 5000 --sizes 768K --rounds 1 --collective {collective}"
+    check_pace(emulated(f"{words} --against ring{root}", tmp_path, environ))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["dgx-1v", "dgx-1p"])
+@pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
 def test_eight_ranks_on_few_cores_keep_the_pace(
-    tmp_path: Path, environ: dict[str, str], machine: str
+    tmp_path: Path, environ: dict[str, str], machine: str, collective: str
 ) -> None:
-    result = emulated(f"{machine} --against ring --sizes 4M", tmp_path, environ)
+    words = f"{machine} --scale 4000 --against ring --sizes 4M --collective {collective}"
+    result = emulated(words, tmp_path, environ)
     assert result["ranks"] == 8
-    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+    check_pace(result)
 
 
 def test_links_of_nvlink_alone_carry_all(tmp_path: Path, environ: dict[str, str]) -> None:
     """1 and 4 share no NVLink: without PCIe they have not even each other's memory."""
-    result = emulated("dgx-1v --gpus 1,5,4 --links nvlink --sizes 256K", tmp_path, environ)
+    words = "dgx-1v --gpus 1,5,4 --links nvlink --scale 10000 --sizes 512K"
+    result = emulated(words, tmp_path, environ)
     assert result["emulated"]["links"] == "nvlink"
-    assert all(0.9 < ratio < 1.1 for ratio in ratios(result))
+    check_pace(result)
 
 
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environ: dict[str, str]) -> None:
