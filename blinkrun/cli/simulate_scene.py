@@ -18,6 +18,8 @@ from blinkrun.topology.hosts import MB_PER_S_PER_GBPS, join_hosts
 from blinkrun.topology.model import LANE, LinkSet
 from blinkrun.types import Collective, Rank
 
+MOST_RANKS = 32  # of several hosts
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -119,6 +121,12 @@ def _groups(subject: Subject, options: SimulateOptions) -> tuple[tuple[int, ...]
     if sum(map(len, groups)) < 2:
         raise UsageError(
             f"{options.collective} of {subject.what} {groups[0][0]} alone: need at least two"
+        )
+    ranks = sum(map(len, groups))
+    if len(groups) > 1 and ranks > MOST_RANKS:
+        raise UsageError(
+            f"--hosts {len(groups)}: {ranks} ranks over hosts would take minutes; "
+            f"at most {MOST_RANKS} are simulated"
         )
     if options.root is not None and options.root not in groups[0]:
         raise UsageError(f"--root {options.root} is not among {subject.named(groups[0])}")

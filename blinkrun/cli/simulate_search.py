@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
-from blinkrun.cli.simulate_options import SimulateOptions
+from blinkrun.cli.simulate_options import LEAST_CHUNK_BYTES, SimulateOptions
 from blinkrun.cli.simulate_scene import Scene
 from blinkrun.cli.simulate_trees import Bound, Packed, packed
 from blinkrun.errors import UsageError
@@ -24,7 +26,8 @@ from blinkrun.types import Collective
 
 MOST_CHUNKS = 1 << 16
 DIRECT = "direct"
-_CHUNKS = (1 << 15, 1 << 17, 1 << 19, 1 << 21)
+_CHUNKS = (64, 256, 1024)  # in how many the data is cut
+_LEAST_CHUNK = 1 << 14
 _CHANNELS = (1, 4)
 
 
@@ -89,14 +92,17 @@ class Search:
         """Return the trees, channels and chunks with the least time, the first of equals."""
         if self.scene.collective is Collective.ALLTOALL:
             return self._verified(self._direct(size_bytes))
-        channels = (self.options.channels,) if self.options.channels else _CHANNELS
-        tried = [
-            self._trees(candidate, count, chunk, size_bytes)
-            for candidate in self._packed.candidates
-            for count in channels
-            for chunk in self._chunks(size_bytes)
-        ]
-        return self._verified(min(tried, key=lambda found: found.run.time_ns))
+        best: Found | None = None
+        for candidate in self._packed.candidates:
+            least_ns = self._least_ns(candidate, size_bytes)
+            for channels, chunk in self._ways(candidate, size_bytes):
+                if best is not None and best.run.time_ns <= least_ns:
+                    break
+                found = self._trees(candidate, channels, chunk, size_bytes)
+                if best is None or found.run.time_ns < best.run.time_ns:
+                    best = found
+        assert best is not None  # there are always trees
+        return self._verified(best)
 
     def ring(self, size_bytes: int) -> Found | None:
         """Return the fastest of what a ring library may do; None where there is no ring."""
@@ -134,16 +140,26 @@ class Search:
         )
         return replace(found, run=run)
 
-    def _chunks(self, size_bytes: int) -> tuple[int, ...]:
-        chunk = self.options.chunk_bytes
-        if chunk is None:
-            return tuple(chunk for chunk in _CHUNKS if chunk <= size_bytes) or _CHUNKS[:1]
-        _check_chunk(chunk, size_bytes)
-        return (chunk,)
+    def _least_ns(self, candidate: Candidate, size_bytes: int) -> Fraction:
+        """Return what these trees take at least: their shares at the packing's rate."""
+        return self.scene.cost.launch_ns + size_bytes * 1000 / candidate.packing.rate
 
-    def _trees(
-        self, candidate: Candidate, channels: int, chunk_bytes: int, size_bytes: int
-    ) -> Found:
+    def _ways(self, candidate: Candidate, size_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield the numbers of channels and the chunks to try."""
+        asked = self.options.chunk_bytes
+        if asked is not None:
+            _check_chunk(asked, size_bytes)
+        for channels in (self.options.channels,) if self.options.channels else _CHANNELS:
+            if asked is not None or not self._program(candidate, channels).pipelined:
+                yield channels, asked or 0
+                continue
+            for chunks in _CHUNKS:
+                chunk = max(size_bytes // chunks, _LEAST_CHUNK)
+                yield channels, chunk // LEAST_CHUNK_BYTES * LEAST_CHUNK_BYTES
+                if chunk == _LEAST_CHUNK:
+                    break
+
+    def _program(self, candidate: Candidate, channels: int) -> Program:
         key = (candidate.trees, channels)
         if key not in self._programs:
             self._programs[key] = lower_packing(
@@ -152,7 +168,12 @@ class Search:
                 root=self.scene.root,
                 channels_per_tree=channels,
             )
-        program = self._programs[key]
+        return self._programs[key]
+
+    def _trees(
+        self, candidate: Candidate, channels: int, chunk_bytes: int, size_bytes: int
+    ) -> Found:
+        program = self._program(candidate, channels)
         run = simulate(
             program,
             self.scene.topology,

@@ -275,6 +275,10 @@ WRONG = [
         f"{DGX1V} --hosts 2 --network-gbps 0",
         "--network-gbps 0: need a whole number of at least 1",
     ),
+    (
+        f"{DGX1V} --hosts 128 --network-gbps 100",
+        "--hosts 128: 1024 ranks over hosts would take minutes; at most 32 are simulated",
+    ),
     (f"{DGX1V} --network-gbps 40", "--network-gbps joins hosts; say with --hosts how many"),
     (f"{DGX1V} --gpus 0,1/2,3", "--gpus 0,1/2,3: GPUs of 2 hosts, --hosts is 1"),
     (
