@@ -36,7 +36,7 @@ class Prepared:
 COMMANDS: dict[str, Command] = {
     "bench": Command(
         "blinkrun.bench.main",
-        "measure collectives, in nccl-tests' table",
+        "measure collectives, here or on an emulated machine",
         True,
         "blinkrun.bench.options:check",
     ),
