@@ -32,18 +32,18 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from blinkrun.errors import PlanError
-from blinkrun.planner.certificate import Certificate, check_certificate
+from blinkrun.planner.certificate import check_certificate
 from blinkrun.planner.make import in_shares
+from blinkrun.planner.multihost_bound import local_root, network_bound, outside_bounds, own_link
 from blinkrun.planner.packing import Edge, Flow, Packing, Tree, fastest_rate
 from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.solve import DEFAULT_LOSS, pack
-from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
+from blinkrun.topology.graph import Link, LinkKind, Topology
 from blinkrun.topology.hosts import ranks_by_host
 from blinkrun.types import Rank
 
 FLOWS = (Flow.BOTH, Flow.DOWN, Flow.UP)
 _JOINT_RANKS = 12  # up to which the joint optimum takes well under a second
-_OUTSIDE_RANKS = 12  # the same for one host and what is outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ def plan_hosts(
     _check(hosts, joined, flow, root)
     if len(hosts) == 1:
         return in_shares(joined, *pack(joined, flow, root))
-    network = _network_bound(hosts, joined, flow, root)
+    network = network_bound(hosts, joined, flow, root)
     wanted = check_certificate(joined, network)
     local = [
-        local_trees(host, flow, root=_local_root(joined, root, number), wanted=wanted)
+        local_trees(host, flow, root=local_root(joined, root, number), wanted=wanted)
         for number, host in enumerate(hosts)
     ]
     trees, parts = _joined_trees(hosts, joined, flow, root, local)
@@ -122,7 +122,7 @@ def plan_hosts(
         proofs.append(proof)
     elif packing.rate < wanted:
         slow = [number for number, each in enumerate(local) if each.rate and each.rate < wanted]
-        proofs += _outside_bounds(hosts, joined, flow, root, slow)
+        proofs += outside_bounds(hosts, joined, flow, root, slow)
     return in_shares(
         joined, packing, min(proofs, key=lambda proof: check_certificate(joined, proof))
     )
@@ -232,12 +232,6 @@ def _check(hosts: Sequence[Topology], joined: Topology, flow: Flow, root: Rank |
         raise PlanError("a single rank needs no trees")
 
 
-def _local_root(joined: Topology, root: Rank | None, host: int) -> Rank | None:
-    """Return the root among the ranks of that host, None if it is elsewhere."""
-    ranks = ranks_by_host(joined)[host]
-    return root - ranks[0] if root in ranks and root is not None else None
-
-
 def _joined_trees(
     hosts: Sequence[Topology],
     joined: Topology,
@@ -313,7 +307,7 @@ def _renamed(
 ) -> Tree:
     """Return a host's tree in the ranks and links of the joined topology."""
     links = {
-        at: index.get(_own(host.links[at], number, first)) for e in tree.edges for at in e.links
+        at: index.get(own_link(host.links[at], number, first)) for e in tree.edges for at in e.links
     }
     edges = []
     for edge in tree.edges:
@@ -330,74 +324,7 @@ def _renamed(
     return Tree(first + tree.root, tuple(edges))
 
 
-def _own(link: Link, number: int, first: Rank) -> Link:
-    """Return a host's link as `join_hosts` names it."""
-    names = tuple(f"host {number} {name}" for name in link.resources)
-    return Link(first + link.src, first + link.dst, names, link.kind)
-
-
 def _at_full_rate(topology: Topology, packing: Packing) -> Packing:
     """Return the packing with its rates grown until a resource is full."""
     factor = fastest_rate(topology, packing) / packing.rate
     return replace(packing, rates=tuple(rate * factor for rate in packing.rates))
-
-
-def _network_bound(
-    hosts: Sequence[Topology], joined: Topology, flow: Flow, root: Rank | None
-) -> Certificate:
-    """Return the proof of what the network alone allows.
-
-    A tree of allreduce has at least an edge less than there are hosts, each of which is received
-    at both ends; one of broadcast enters every host but the root's, one of reduce leaves them.
-    """
-    if root is None:
-        price = Fraction(1, 2 * (len(hosts) - 1))
-        priced = [(f"host {number} network in", price) for number in range(len(hosts))]
-    else:
-        way = "in" if flow is Flow.DOWN else "out"
-        numbers = range(len(hosts))
-        other = next(at for at in numbers if _local_root(joined, root, at) is None)
-        priced = [(f"host {other} network {way}", Fraction(1))]
-    return Certificate(flow, root, tuple(sorted(priced)))
-
-
-def _outside_bounds(
-    hosts: Sequence[Topology],
-    joined: Topology,
-    flow: Flow,
-    root: Rank | None,
-    numbers: Sequence[int],
-) -> Iterator[Certificate]:
-    """Yield proofs of what hosts allow whose own links are slower than the network.
-
-    All that is outside of a host is drawn together to one more rank, which its NIC reaches. Trees
-    over all ranks so become trees over these, at most as dear.
-    """
-    for number in numbers:
-        if hosts[number].size >= _OUTSIDE_RANKS:
-            continue
-        topology = _with_outside(hosts[number], joined, number)
-        top = root
-        if root is not None:
-            own = _local_root(joined, root, number)
-            top = hosts[number].size if own is None else own
-        _, proof = pack(topology, flow, top)
-        yield replace(proof, root=root)
-
-
-def _with_outside(host: Topology, joined: Topology, number: int) -> Topology:
-    out, back = (f"host {number} network {way}" for way in ("out", "in"))
-    capacity = {each.name: each.capacity for each in joined.resources}
-    outside = host.size
-    links = [_own(link, number, 0) for link in host.links]
-    for rank in range(host.size):
-        links.append(Link(rank, outside, (out,), LinkKind.NETWORK))
-        links.append(Link(outside, rank, (back,), LinkKind.NETWORK))
-    own = [Resource(f"host {number} {each.name}", each.capacity) for each in host.resources]
-    return Topology(
-        name=f"host {number} of {joined.name}",
-        devices=tuple(range(host.size + 1)),
-        links=tuple(links),
-        resources=(*own, *(Resource(name, capacity[name]) for name in (out, back))),
-        unit=joined.unit,
-    )
