@@ -109,15 +109,15 @@ def simulate(  # noqa: PLR0913 - all that a run depends on
         size_bytes=size_bytes,
         chunk_bytes=chunk_bytes if program.pipelined and not program.eager else 0,
         time_ns=engine.now_ns,
-        usage=_usage(loaded, engine.account(), len(topology.resources)),
+        usage=usage_of(loaded, engine.account(), len(topology.resources)),
         transfers=record.transfers(loaded, topology) if record else (),
         critical=record.critical(loaded, engine.now_ns) if record else (),
         steps=record.step_times(loaded) if record else (),
     )
 
 
-def _usage(loaded: Load, account: Account, num_resources: int) -> tuple[Usage, ...]:
-    """Return what the topology's resources did; memories come behind them."""
+def usage_of(loaded: Load, account: Account, num_resources: int) -> tuple[Usage, ...]:
+    """Return what the topology's resources did, which come before the ranks' memories."""
     columns = (loaded.resources, loaded.capacities, account.crossed(loaded), account.busy_ns)
     return tuple(map(Usage, *(column[:num_resources] for column in columns)))
 

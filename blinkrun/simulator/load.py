@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blinkrun.errors import ProgramError, UsageError
 from blinkrun.schedule.chunking import Chunks, chunks_of
-from blinkrun.schedule.ir import Channel, Part, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.ir import Part, Program, Reduce, Signal, Step, Wait
 from blinkrun.schedule.routes import Routes
+from blinkrun.schedule.verify_static import Lane, lanes
 from blinkrun.simulator.cost import Cost
 from blinkrun.topology.graph import LinkKind, Resource, Topology
 from blinkrun.topology.model import MB_PER_S
@@ -151,52 +152,52 @@ class Loader:
     topology : Topology
         In MB/s.
     cost : Cost
-    program : Program
-        Whose ranks and flags are counted.
+    num_ranks : int
+        With a memory.
+    flags_per_rank : int
     """
 
-    def __init__(self, topology: Topology, cost: Cost, program: Program) -> None:
+    def __init__(
+        self, topology: Topology, cost: Cost, *, num_ranks: int, flags_per_rank: int
+    ) -> None:
         if topology.unit != MB_PER_S:
             raise UsageError(
                 f"{topology.name} counts in {topology.unit}; a simulation needs links in {MB_PER_S}"
             )
         self._topology = topology
         self._cost = cost
-        self._flags = program.flags
+        self._flags = flags_per_rank
         self._routes = Routes(topology)
         self._resources = [part.name for part in topology.resources]
         self._place = {name: at for at, name in enumerate(self._resources)}
         self._capacities = [capacity_of(part, cost) for part in topology.resources]
         if cost.memory_mb_per_s:
-            self._resources += [f"memory of rank {rank}" for rank in range(program.size)]
-            self._capacities += [cost.memory_mb_per_s] * program.size
+            self._resources += [f"memory of rank {rank}" for rank in range(num_ranks)]
+            self._capacities += [cost.memory_mb_per_s] * num_ranks
         self._pipes: dict[tuple[int, ...], int] = {}
         self._joined = fabric_pairs(topology)
 
-    def channel(
-        self, cut: Cut, rank: Rank, number: int, channel: Channel, prologue: bool
-    ) -> TimedChannel:
+    def channel(self, lane: Lane, chunks: Chunks, itemsize: int) -> TimedChannel:
         """Return a channel with its bytes and pipes."""
-        chunks = cut.chunks(channel.part)
-        steps = tuple(self._step(step, rank) for step in channel.steps)
+        steps = tuple(self._step(step, lane.rank) for step in lane.channel.steps)
         switches = self._cost.peer_switch_ns and any(map(self._switches, steps))
-        late = self._cost.peer_switch_ns if switches else 0
         return TimedChannel(
-            rank,
-            number,
+            lane.rank,
+            lane.number,
             steps,
-            size_bytes=(chunks.hi - chunks.lo) * cut.itemsize,
-            chunk_bytes=chunks.chunk_elements * cut.itemsize,
+            size_bytes=(chunks.hi - chunks.lo) * itemsize,
+            chunk_bytes=chunks.chunk_elements * itemsize,
             num_chunks=chunks.num_chunks,
-            prologue=prologue,
-            late_ns=late,
-            skip_bytes=chunks.skip * cut.itemsize,
+            prologue=lane.prologue,
+            late_ns=self._cost.peer_switch_ns if switches else 0,
+            skip_bytes=chunks.skip * itemsize,
         )
 
-    def done(self, channels: Sequence[TimedChannel]) -> Load:
+    def done(self, channels: Iterable[TimedChannel]) -> Load:
         """Return the channels with all that was found for them."""
+        timed = tuple(channels)
         return Load(
-            channels=tuple(channels),
+            channels=timed,
             pipes=tuple(self._pipes),
             resources=tuple(self._resources),
             capacities=tuple(self._capacities),
@@ -271,6 +272,14 @@ def capacity_of(resource: Resource, cost: Cost) -> int:
     return got
 
 
+def check_call(size_bytes: int, itemsize: int, chunk_bytes: int) -> None:
+    """Raise UsageError if no call can have such sizes."""
+    if size_bytes < 0 or chunk_bytes < 0 or itemsize < 1:
+        raise UsageError(
+            f"cannot move {size_bytes} bytes in chunks of {chunk_bytes}, {itemsize} an element"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How a call's bytes fall into parts and chunks."""
@@ -287,12 +296,9 @@ class Cut:
         Raises
         ------
         UsageError
-            If a number is negative, or elements have no size.
+            As `check_call` does.
         """
-        if size_bytes < 0 or chunk_bytes < 0 or itemsize < 1:
-            raise UsageError(
-                f"cannot move {size_bytes} bytes in chunks of {chunk_bytes}, {itemsize} an element"
-            )
+        check_call(size_bytes, itemsize, chunk_bytes)
         count = size_bytes // max(program.input_blocks, program.output_blocks) // itemsize
         is_cut = program.pipelined and not program.eager and chunk_bytes > 0
         return cls(program.shares, count, itemsize, max(1, chunk_bytes // itemsize) * is_cut)
@@ -323,14 +329,7 @@ def load(  # noqa: PLR0913 - all that a run depends on
     cut = Cut.of(program, size_bytes, itemsize, chunk_bytes)
     if program.size != topology.size:
         raise ProgramError(f"{topology.name} has {topology.size} ranks, the program {program.size}")
-    loader = Loader(topology, cost, program)
-    channels = [loader.channel(cut, *place) for place in _places(program)]
-    return loader.done(channels)
-
-
-def _places(program: Program) -> Iterator[tuple[Rank, int, Channel, bool]]:
-    """Yield rank, number, channel and whether it is a prologue's, prologues first."""
-    for prologue in (True, False):
-        for rank, own in enumerate(program.ranks):
-            for number, channel in enumerate(own.prologue if prologue else own.channels):
-                yield rank, number, channel, prologue
+    loader = Loader(topology, cost, num_ranks=program.size, flags_per_rank=program.flags)
+    return loader.done(
+        loader.channel(lane, cut.chunks(lane.channel.part), itemsize) for lane in lanes(program)
+    )

@@ -101,7 +101,7 @@ def _is_upwards(collective: Collective) -> bool:
 
 def _paths(root: Rank, below: Mapping[Rank, set[Rank]]) -> list[tuple[Rank, ...]]:
     """Return the shortest ways from `root` to all ranks, nearer ones first."""
-    paths = {root: (root,)}
+    paths: dict[Rank, tuple[Rank, ...]] = {root: (root,)}
     queue = deque([root])
     while queue:
         rank = queue.popleft()
