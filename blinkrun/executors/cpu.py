@@ -198,7 +198,8 @@ class CpuExecutor:
         finally:
             files.close()
         self.fast = self.group.fast()
-        self.load(Collective.ALLREDUCE, 0)
+        if emulation is None:  # there, what is not called need not fit the machine
+            self.load(Collective.ALLREDUCE, 0)
 
     def _make_control(self) -> int:
         resources = len(self.emulation.bytes_per_s) if self.emulation else 0
