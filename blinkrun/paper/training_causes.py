@@ -19,9 +19,10 @@ FAR = Fraction(15, 100)
 def causes_of(rows: Sequence[Trained]) -> tuple[str, ...]:
     """Return a sentence for every cause that explains a row, with the rows that it explains."""
     found: dict[str, list[str]] = {}
-    for row in rows:
-        for cause in (*_of_communication(row), *_of_iterations(row), *_of_shares(row)):
-            found.setdefault(cause, []).append(f"{row.configuration} {row.model.title}")
+    for yields in (_of_iterations, _of_communication, _of_shares):
+        for row in rows:
+            for cause in yields(row):
+                found.setdefault(cause, []).append(f"{row.configuration} {row.model.title}")
     return tuple(
         f"{cause} ({len(named)} of {len(rows)} rows: {'; '.join(named)})."
         for cause, named in found.items()

@@ -24,8 +24,11 @@ from blinkrun.topology.graph import Topology
 from blinkrun.topology.hosts import through_one_gpu
 from blinkrun.types import Collective
 
-SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 512 * MIB)
-"""From the least bucket to the largest; in between times are taken to be linear."""
+SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
+"""From the least bucket up; in between, and beyond for VGG16's largest, times are linear."""
+
+RING_SIZES = (*SIZES, 512 * MIB)
+"""Rings get their chunks by size up to there, so beyond 128 MiB their times are not linear yet."""
 
 MACHINE = "dgx-1v"
 _CHUNKS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
@@ -136,5 +139,5 @@ def _ring_times(topology: Topology) -> TimeTable:
                 for peer in programs
             ),
         )
-        for size in SIZES
+        for size in RING_SIZES
     )
