@@ -85,6 +85,19 @@ def test_a_slow_network_decides_and_is_used_in_full(name):
         assert packing.rate >= packing.bound * Fraction(999, 1000)  # whole shares
 
 
+@pytest.mark.parametrize(
+    ("flow", "root", "times"),
+    [(Flow.BOTH, None, Fraction(3, 2)), (Flow.DOWN, 5, Fraction(1)), (Flow.UP, 0, Fraction(1))],
+)
+def test_so_it_is_with_more_ranks_than_are_packed_as_one(flow, root, times):
+    """What one host passed on for three others would be held to half of that."""
+    hosts = [induce(DGX1P, range(4))] * 4
+    joined = join_hosts(hosts, network_gbps=40)
+    packing = plan_hosts(hosts, joined, flow, root)
+    assert packing.bound == 5000 / times
+    assert packing.rate >= packing.bound * Fraction(999, 1000)
+
+
 @pytest.mark.parametrize("name", ["3+5", "3+5-fast", "2+2+4", "1+7"])
 @pytest.mark.parametrize("gbps", [40, 100, 200, 400])
 def test_small_hosts_reach_the_joint_optimum(name, gbps):
