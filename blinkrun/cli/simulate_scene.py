@@ -29,7 +29,7 @@ class Scene:
     ----------
     collective : Collective
     topology : Topology
-        The ranks, host by host, with the links of the plan; in MB/s.
+        The ranks, host by host, with the links of the plan; in MB/s. Of many hosts: the first.
     rings : Topology
         The same ranks with what a ring library may use: PCIe too, where NVLink closes no ring.
     root : Rank
@@ -54,6 +54,11 @@ class Scene:
     ring_cost: Cost
 
     @property
+    def is_many(self) -> bool:
+        """Whether there are so many hosts, all alike, that one is simulated for all."""
+        return _is_many([host.devices for host in self.hosts])
+
+    @property
     def flow(self) -> Flow:
         """What trees are for; of alltoall, which has none, that of an exchange of all with all."""
         if self.collective is Collective.ALLTOALL:
@@ -74,7 +79,8 @@ def scene_of(subject: Subject, options: SimulateOptions) -> Scene:
     links = LinkSet(options.links or LinkSet.ALL)
     groups = _groups(subject, options)
     whole = in_mb_per_s(subject, links)
-    hosts = tuple(_host(subject, whole, group, options, links) for group in groups)
+    each = {group: _host(subject, whole, group, options, links) for group in groups}
+    hosts = tuple(each[group] for group in groups)
     beside = LinkSet.PCIE if links is LinkSet.PCIE else LinkSet.ALL
     more = whole if links is beside else in_mb_per_s(subject, beside)
     root = groups[0].index(groups[0][0] if options.root is None else options.root)
@@ -122,15 +128,32 @@ def _groups(subject: Subject, options: SimulateOptions) -> tuple[tuple[int, ...]
         raise UsageError(
             f"{options.collective} of {subject.what} {groups[0][0]} alone: need at least two"
         )
-    ranks = sum(map(len, groups))
-    if len(groups) > 1 and ranks > MOST_RANKS:
-        raise UsageError(
-            f"--hosts {len(groups)}: {ranks} ranks over hosts would take minutes; "
-            f"at most {MOST_RANKS} are simulated"
-        )
+    if _is_many(groups):
+        _check_many(groups, options)
     if options.root is not None and options.root not in groups[0]:
         raise UsageError(f"--root {options.root} is not among {subject.named(groups[0])}")
     return groups
+
+
+def _is_many(groups: Sequence[Sequence[int]]) -> bool:
+    return len(groups) > 1 and sum(map(len, groups)) > MOST_RANKS
+
+
+def _check_many(groups: Sequence[Sequence[int]], options: SimulateOptions) -> None:
+    """Refuse what takes all ranks of many hosts, where one host is simulated for all."""
+    ranks = sum(map(len, groups))
+    refused = {
+        f"{options.collective}": options.collective != "allreduce",
+        "other GPUs on each": any(group != groups[0] for group in groups),
+        "--against ring": options.against is not None,
+        "--trace": options.trace is not None,
+    }
+    for what, is_asked in refused.items():
+        if is_asked:
+            raise UsageError(
+                f"--hosts {len(groups)}: with more than {MOST_RANKS} ranks ({ranks}) one host is "
+                f"simulated for all, which goes for allreduce on equal hosts, not with {what}"
+            )
 
 
 def _host(
@@ -150,7 +173,7 @@ def _host(
 
 
 def _joined(hosts: Sequence[Topology], options: SimulateOptions) -> Topology:
-    if len(hosts) == 1:
+    if len(hosts) == 1 or _is_many([host.devices for host in hosts]):
         return hosts[0]
     return join_hosts(hosts, network_gbps=options.network_gbps or 0)
 

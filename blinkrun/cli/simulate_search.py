@@ -10,7 +10,6 @@ from blinkrun.cli.simulate_options import LEAST_CHUNK_BYTES, SimulateOptions
 from blinkrun.cli.simulate_scene import Scene
 from blinkrun.cli.simulate_trees import Bound, Packed, packed
 from blinkrun.errors import UsageError
-from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.rings import RingPeer, ring_peer
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower_alltoall, lower_packing
@@ -39,23 +38,30 @@ class Found:
     ----------
     name : str
         Of its trees or rings, for people.
-    program : Program
-    topology : Topology
     run : Run
-    is_ring : bool
-    packing : PlannedPacking or None
-        None for rings and for alltoall.
+    num_trees, depth : int
+        0 trees of depth 1 for alltoall; of rings both are 0.
     channels : int
-        Of each tree.
+        Of each tree, or of all rings.
+    what : Timed or None
+        None where one host was simulated for all.
     """
 
     name: str
+    run: Run
+    num_trees: int
+    depth: int
+    channels: int
+    what: Timed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What was timed: a program over a topology, of trees or of rings."""
+
     program: Program
     topology: Topology
-    run: Run
     is_ring: bool = False
-    packing: PlannedPacking | None = None
-    channels: int = 1
 
 
 @dataclass(slots=True)
@@ -66,7 +72,7 @@ class Search:
     options: SimulateOptions
     _packed: Packed = field(init=False)
     _programs: dict[tuple[str, int], Program] = field(default_factory=dict)
-    _right: set[int] = field(default_factory=set)
+    _right: dict[int, Program] = field(default_factory=dict)
     _peers: tuple[PeerProgram, ...] = ()
 
     def __post_init__(self) -> None:
@@ -106,39 +112,34 @@ class Search:
 
     def ring(self, size_bytes: int) -> Found | None:
         """Return the fastest of what a ring library may do; None where there is no ring."""
-        cost = self.scene.ring_cost
-        tried = [
-            Found(
-                peer.name,
-                peer.program,
-                peer.topology,
-                simulate(
-                    peer.program,
-                    peer.topology,
-                    size_bytes=size_bytes,
-                    chunk_bytes=peer.chunk_bytes_of(size_bytes),
-                    cost=cost,
-                ),
-                is_ring=True,
-                channels=peer.channels,
-            )
-            for peer in self._peers
-        ]
+        tried = [self._peer(peer, size_bytes) for peer in self._peers]
         if not tried:
             return None
         return self._verified(min(tried, key=lambda found: found.run.time_ns))
 
     def again(self, found: Found) -> Found:
         """Return the same once more, with all transfers and the critical path."""
-        run = simulate(
-            found.program,
-            found.topology,
-            size_bytes=found.run.size_bytes,
-            chunk_bytes=found.run.chunk_bytes,
-            cost=self.scene.ring_cost if found.is_ring else self.scene.cost,
-            trace=True,
+        run = found.run
+        assert found.what is not None  # all that is found here is a program
+        traced = self._timed(found.what, run.size_bytes, run.chunk_bytes, trace=True)
+        return replace(found, run=traced)
+
+    def _timed(
+        self, what: Timed, size_bytes: int, chunk_bytes: int = 0, *, trace: bool = False
+    ) -> Run:
+        return simulate(
+            what.program,
+            what.topology,
+            size_bytes=size_bytes,
+            chunk_bytes=chunk_bytes,
+            cost=self.scene.ring_cost if what.is_ring else self.scene.cost,
+            trace=trace,
         )
-        return replace(found, run=run)
+
+    def _peer(self, peer: PeerProgram, size_bytes: int) -> Found:
+        what = Timed(peer.program, peer.topology, is_ring=True)
+        run = self._timed(what, size_bytes, peer.chunk_bytes_of(size_bytes))
+        return Found(peer.name, run, 0, peer.depth, peer.channels, what)
 
     def _least_ns(self, candidate: Candidate, size_bytes: int) -> Fraction:
         """Return what these trees take at least: their shares at the packing's rate."""
@@ -148,7 +149,7 @@ class Search:
         """Yield the numbers of channels and the chunks to try."""
         asked = self.options.chunk_bytes
         if asked is not None:
-            _check_chunk(asked, size_bytes)
+            check_chunk(asked, size_bytes)
         for channels in (self.options.channels,) if self.options.channels else _CHANNELS:
             if asked is not None or not self._program(candidate, channels).pipelined:
                 yield channels, asked or 0
@@ -173,28 +174,17 @@ class Search:
     def _trees(
         self, candidate: Candidate, channels: int, chunk_bytes: int, size_bytes: int
     ) -> Found:
-        program = self._program(candidate, channels)
-        run = simulate(
-            program,
-            self.scene.topology,
-            size_bytes=size_bytes,
-            chunk_bytes=chunk_bytes,
-            cost=self.scene.cost,
-        )
-        return Found(
-            candidate.trees,
-            program,
-            self.scene.topology,
-            run,
-            packing=candidate.packing,
-            channels=channels,
-        )
+        what = Timed(self._program(candidate, channels), self.scene.topology)
+        run = self._timed(what, size_bytes, chunk_bytes)
+        packing = candidate.packing
+        return Found(candidate.trees, run, len(packing.trees), packing.depth, channels, what)
 
     def _direct(self, size_bytes: int) -> Found:
-        topology = self.scene.topology
-        program = lower_alltoall(topology.size, Addressing.DIRECT)
-        run = simulate(program, topology, size_bytes=size_bytes, cost=self.scene.cost)
-        return Found(DIRECT, program, topology, run)
+        if (DIRECT, 1) not in self._programs:
+            program = lower_alltoall(self.scene.topology.size, Addressing.DIRECT)
+            self._programs[DIRECT, 1] = program
+        what = Timed(self._programs[DIRECT, 1], self.scene.topology)
+        return Found(DIRECT, self._timed(what, size_bytes), 0, 1, 1, what)
 
     def _verified(self, found: Found) -> Found:
         """Return `found` if its program is right over its links.
@@ -204,13 +194,14 @@ class Search:
         ProgramError
             If it is not.
         """
-        if id(found.program) not in self._right:
-            verify(found.program, links=Routes(found.topology).pairs())
-            self._right.add(id(found.program))
+        what = found.what
+        if what is not None and id(what.program) not in self._right:
+            verify(what.program, links=Routes(what.topology).pairs())
+            self._right[id(what.program)] = what.program
         return found
 
 
-def _check_chunk(chunk_bytes: int, size_bytes: int) -> None:
+def check_chunk(chunk_bytes: int, size_bytes: int) -> None:
     """Raise UsageError if a size would be cut into more chunks than can be waited for."""
     chunks = -(-size_bytes // chunk_bytes)
     if chunks > MOST_CHUNKS:

@@ -71,13 +71,19 @@ def _over_hosts(scene: Scene) -> Packed:
     """Return trees in three phases: inside the hosts, between them, and inside again."""
     root = scene.root if scene.flow.is_rooted else None
     packing = plan_hosts(scene.hosts, scene.topology, scene.flow, root)
+    bound = bound_over_hosts(scene, scene.flow)
+    if packing.bound < bound.mb_per_s:
+        why = "the links inside a host, with all other hosts drawn together to one rank"
+        bound = Bound(packing.bound, why)
+    return Packed(bound, (Candidate(OVER_HOSTS, packing),))
+
+
+def bound_over_hosts(scene: Scene, flow: Flow) -> Bound:
+    """Return what the network between the hosts allows."""
     count = len(scene.hosts)
-    network = network_rate(scene.flow, count, scene.network_mb_per_s)
     each = scene.network_mb_per_s / _MB_PER_GB
     why = f"{count} hosts whose networks carry {each:g} GB/s each way"
-    if packing.bound < network:
-        why = "the links inside a host, with all other hosts drawn together to one rank"
-    return Packed(Bound(packing.bound, why), (Candidate(OVER_HOSTS, packing),))
+    return Bound(network_rate(flow, count, scene.network_mb_per_s), why)
 
 
 def network_rate(flow: Flow, num_hosts: int, network_mb_per_s: int) -> Fraction:

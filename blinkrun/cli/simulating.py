@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from blinkrun.cli.planning import links_of
+from blinkrun.cli.simulate_many import ManyHosts
 from blinkrun.cli.simulate_options import SimulateOptions
 from blinkrun.cli.simulate_scene import Scene, scene_of
 from blinkrun.cli.simulate_search import Found, Search
@@ -53,7 +54,7 @@ def simulate_all(subject: Subject, options: SimulateOptions, progress: Progress)
     """
     scene = scene_of(subject, options)
     sizes = fitted(scene, options)
-    search = Search(scene, options)
+    search = ManyHosts(scene, options) if scene.is_many else Search(scene, options)
     rows: list[tuple[Found, Found | None]] = []
     for number, size in enumerate(sizes):
         progress(number, len(sizes))
@@ -80,8 +81,9 @@ def trace_of(simulated: Simulated) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     about = {}
     for found in simulated.traced:
-        what = "rings" if found.is_ring else "trees"
-        trace = chrome_trace(found.run, found.topology)
+        assert found.what is not None  # `simulate_scene` refuses to trace what is none
+        what = "rings" if found.what.is_ring else "trees"
+        trace = chrome_trace(found.run, found.what.topology)
         about[what] = trace["otherData"]
         before = max((event["pid"] for event in events), default=0)
         events += [_of_process(event, what, before) for event in trace["traceEvents"]]
@@ -151,12 +153,11 @@ def _cost(cost: Cost) -> dict[str, Any]:
 
 def _row(row: tuple[Found, Found | None], bound_mb_per_s: Fraction) -> dict[str, Any]:
     ours, theirs = row
-    packing = ours.packing
     numbers = {
         "bytes": ours.run.size_bytes,
         "trees": ours.name,
-        "num_trees": 0 if packing is None else len(packing.trees),
-        "depth": 1 if packing is None else packing.depth,
+        "num_trees": ours.num_trees,
+        "depth": ours.depth,
         "channels": ours.channels,
         **_times(ours.run),
         "bound_part": float(ours.run.algbw_gb_per_s * _MB_PER_GB / bound_mb_per_s),
@@ -192,7 +193,7 @@ def _largest(found: Found) -> dict[str, Any]:
     run = found.run
     return {
         "bytes": run.size_bytes,
-        "critical": critical_text(run, found.topology, found.program),
+        "critical": _critical(found),
         "resources": {
             usage.name: {
                 "capacity_gb_per_s": usage.capacity_mb_per_s / _MB_PER_GB,
@@ -203,6 +204,12 @@ def _largest(found: Found) -> dict[str, Any]:
             for usage in run.usage
         },
     }
+
+
+def _critical(found: Found) -> list[str]:
+    if found.what is None:
+        return ["all hosts are alike, so one is simulated for all; there is no path over hosts"]
+    return critical_text(found.run, found.what.topology, found.what.program)
 
 
 def _gb_per_s(mb_per_s: Fraction) -> float:

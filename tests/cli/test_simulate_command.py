@@ -204,6 +204,19 @@ def test_several_hosts(capsys: Captured) -> None:
     assert network == {f"host {host} network {way}" for host in range(2) for way in ("in", "out")}
 
 
+def test_many_hosts_are_timed_by_one_of_them(capsys: Captured) -> None:
+    words = "allreduce --topology dgx-1v --gpus 0-3 --hosts 64 --network-gbps 100 --sizes 512M"
+    found = report(capsys, f"{words} --chunk 64K --channels 1")
+    (row,) = found["rows"]
+    assert len(found["hosts"]) == 64
+    assert found["bound_gb_per_s"] == pytest.approx(12.5 * 64 / 126)
+    assert 0.9 < row["bound_part"] <= 1
+    assert row["busbw_gb_per_s"] == pytest.approx(row["algbw_gb_per_s"] * 2 * 255 / 256)
+    busy = found["largest"]["resources"]
+    assert busy["host 0 network out"]["utilisation"] == max(u["utilisation"] for u in busy.values())
+    assert "GPUs 0-3 of each" in run(capsys, f"{words} --chunk 64K --channels 1")[1]
+
+
 def test_the_trace_is_one_that_perfetto_reads(capsys: Captured, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     words = "allreduce --topology dgx-1v --gpus 0,1,4 --links nvlink --sizes 1K,1M --against ring"
@@ -276,8 +289,14 @@ WRONG = [
         "--network-gbps 0: need a whole number of at least 1",
     ),
     (
-        f"{DGX1V} --hosts 128 --network-gbps 100",
-        "--hosts 128: 1024 ranks over hosts would take minutes; at most 32 are simulated",
+        f"{DGX1V} --hosts 128 --network-gbps 100 --against ring",
+        "--hosts 128: with more than 32 ranks (1024) one host is simulated for all, which goes for "
+        "allreduce on equal hosts, not with --against ring",
+    ),
+    (
+        "broadcast --topology dgx-1v --hosts 5 --network-gbps 100",
+        "--hosts 5: with more than 32 ranks (40) one host is simulated for all, which goes for "
+        "allreduce on equal hosts, not with broadcast",
     ),
     (f"{DGX1V} --network-gbps 40", "--network-gbps joins hosts; say with --hosts how many"),
     (f"{DGX1V} --gpus 0,1/2,3", "--gpus 0,1/2,3: GPUs of 2 hosts, --hosts is 1"),

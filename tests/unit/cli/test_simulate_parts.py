@@ -8,7 +8,10 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mutants import mutants
 
+from blinkrun.cli import simulate_many
+from blinkrun.cli.simulate_many import over_equal_hosts, verify_over_hosts
 from blinkrun.cli.simulate_options import SimulateOptions, parse, parse_hosts, parse_sizes
 from blinkrun.cli.simulate_scene import Scene, in_mb_per_s, scene_of
 from blinkrun.cli.simulate_text import simulate_text, size_text
@@ -16,7 +19,8 @@ from blinkrun.cli.simulate_trees import packed
 from blinkrun.cli.simulating import fitted, num_blocks, simulate_all, trace_of
 from blinkrun.cli.source import Source
 from blinkrun.cli.subject import Subject, subject_of
-from blinkrun.errors import UsageError
+from blinkrun.errors import ProgramError, UsageError
+from blinkrun.planner.multihost import plan_equal_hosts
 from blinkrun.planner.rings import ring_peer
 from blinkrun.topology.model import LinkSet
 from blinkrun.units import parse_size
@@ -163,6 +167,25 @@ def test_hosts_are_bound_by_their_network_or_by_their_own_links(dgx1):
     assert "networks carry 5 GB/s" in slow.why
     assert 5000 < fast.mb_per_s < 500_000
     assert "inside a host" in fast.why
+
+
+def test_trees_over_equal_hosts_span_them_with_each_host_on_top(dgx1, monkeypatch):
+    """What is verified in place of a program of all ranks: with a fault it is refused."""
+    host = scene(dgx1, "allreduce --gpus 0,1,4").topology
+    local, _ = plan_equal_hosts(host, num_hosts=5, network_mb_per_s=5000)
+    verify_over_hosts(host, local)
+    packing = over_equal_hosts(host, local, 3)
+    assert {tree.root // host.size for tree in packing.trees} == {0, 1, 2}
+    assert len(packing.trees) == 3 * len(local.trees)
+    right = simulate_many.lower_packing
+
+    def wrong(*args, **kwargs):
+        _, mutant = next(mutants(right(*args, **kwargs)))
+        return mutant
+
+    monkeypatch.setattr(simulate_many, "lower_packing", wrong)
+    with pytest.raises(ProgramError):
+        verify_over_hosts(host, local)
 
 
 def test_few_trees_are_no_more_than_packed_ones(dgx1):
