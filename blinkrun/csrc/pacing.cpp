@@ -82,9 +82,10 @@ class Pacer::Hold {
   explicit Hold(Pacer& pacer) : held_(pacer.control_.header->calendars_held) {
     uint32_t holder = 0;
     while (!held_.compare_exchange_strong(holder, pacer.rank_ + 1, std::memory_order_acquire)) {
+      auto changed = [&] { return held_.load(std::memory_order_relaxed) != holder; };
       pacer.waiter_.wait(
-          WaitConfig{0, 1'000'000}, [&] { return held_.load(std::memory_order_relaxed) != holder; },
-          [&] { return std::vector<uint32_t>{holder - 1}; },
+          WaitConfig{0, 1'000'000}, changed,
+          [&] { return std::vector<uint32_t>(changed() ? 0 : 1, holder - 1); },
           [] { return std::string("the calendars of the emulated machine"); }, [] {},
           [] { return uint64_t(50'000); });
       holder = 0;

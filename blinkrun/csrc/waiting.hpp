@@ -73,11 +73,11 @@ class Waiter {
       if (ready()) return;
       const std::vector<uint32_t> ranks = missing();
       sleep(ranks, ready, nap_ns());
-      if (aborted() && !ready()) throw_aborted();
+      if (aborted()) throw_aborted();
       const uint64_t now = now_ns();
       if (now - looked_ns_ < kLook) continue;
       looked_ns_ = now;
-      check(ranks, ready, start, what);
+      check(ranks, ready, missing, start, what);
       on_look();
     }
   }
@@ -98,10 +98,16 @@ class Waiter {
     me.waiting_for.store(0, std::memory_order_seq_cst);
   }
 
-  template <class Ready, class What>
-  void check(const std::vector<uint32_t>& ranks, Ready ready, uint64_t start, What what) {
+  // A rank that is gone and still missed will never come, whatever else may be ready.
+  template <class Ready, class Missing, class What>
+  void check(const std::vector<uint32_t>& ranks, Ready ready, Missing missing, uint64_t start,
+             What what) {
+    auto missed = [&](uint32_t rank) {
+      const std::vector<uint32_t> now = missing();
+      return std::find(now.begin(), now.end(), rank) != now.end();
+    };
     for (uint32_t rank : ranks)
-      if (is_gone(rank) && !ready()) fail_gone(rank, what());
+      if (is_gone(rank) && missed(rank)) fail_gone(rank, what());
     if (ranks.empty()) return;  // held by time alone
     if (now_ns() - start > timeout_ns_ && !ready()) fail_late(ranks, what());
   }
