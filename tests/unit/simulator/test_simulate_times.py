@@ -138,7 +138,14 @@ def test_prologues_run_before_ranks_enter():
     cost = Cost("eager", launch_ns=1000, memory_mb_per_s=1000, latencies_ns=FREE.latencies_ns)
     without = time_of(program, pair(10**6), 640, replace(cost, memory_mb_per_s=0))
     assert without == 1000 + 1
-    assert time_of(program, pair(10**6), 640, cost) == 2 * 640 + 1000 + 2 * 640
+    run = simulate(program, pair(10**6), size_bytes=640, cost=cost, trace=True)
+    # two operands before, two after: the other's SCRATCH is no memory of this rank
+    assert [(part.what, part.start_ns, part.end_ns) for part in run.critical] == [
+        ("memory", 0, 1280),
+        ("launch", 1280, 2280),
+        ("memory", 2280, 3560),
+    ]
+    assert run.time_ns == 3560
 
 
 def test_zero_bytes_take_the_launch():

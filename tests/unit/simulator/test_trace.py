@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,7 +17,7 @@ from blinkrun.simulator.cost import FREE, OURS
 from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.trace import RANKS, RESOURCES, chrome_trace
 from blinkrun.topology.catalog import machine
-from blinkrun.topology.graph import induce
+from blinkrun.topology.graph import LinkKind, induce
 from blinkrun.types import Collective
 
 
@@ -80,6 +81,21 @@ def test_times_are_microseconds_to_the_nanosecond():
     run = simulate(pulls(2, [(1, 0, "")]), pair(), size_bytes=1004, cost=FREE, trace=True)
     (events,) = slices(chrome_trace(run, pair()), RESOURCES).values()
     assert [(event["ts"], event["dur"], event["name"]) for event in events] == [(0, 1.004, "0->1")]
+
+
+def test_transfers_that_overlap_a_little_have_tracks_of_their_own():
+    """The second starts at 900 ns, when the first has 100 of 1024 bytes left to share."""
+    kinds = (LinkKind.NVLINK, LinkKind.PCIE)
+    topology = machine_of({"bus": 1000}, [(0, 1, ("bus",), kind) for kind in kinds])
+    program = pulls(2, [(1, 0, kind.value) for kind in kinds])
+    cost = replace(FREE, peer_switch_ns=900)
+    trace = chrome_trace(
+        simulate(program, topology, size_bytes=2048, cost=cost, trace=True), topology
+    )
+    assert sorted(names(trace, RESOURCES).values()) == ["bus", "bus (2)"]
+    first, second = (events[0] for _, events in sorted(slices(trace, RESOURCES).items()))
+    assert first["ts"] + first["dur"] == 1.148
+    assert second["ts"] == 0.9
 
 
 def test_steps_and_waits_fill_a_channel():
