@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 # Figures by name, and what makes each; in the order of the page.
 FIGURES = {
     "fig13": "blinkrun.paper.theory:fig13",
+    "fig14": "blinkrun.paper.collectives:fig14",
+    "fig15": "blinkrun.paper.collectives:fig15",
+    "fig16": "blinkrun.paper.collectives:fig16",
     "fig17": "blinkrun.paper.training:fig17",
+    "fig18": "blinkrun.paper.switch:fig18",
     "fig19a": "blinkrun.paper.training:fig19a",
+    "fig19b": "blinkrun.paper.hosts:fig19b",
+    "fig26": "blinkrun.paper.hybrid:fig26",
+    "fig27": "blinkrun.paper.switch:fig27",
 }
 ALL = "all"
+_PARTS = {"fig19": ("fig19a", "fig19b")}  # a figure of several, by the paper's name
 EMULATED = "emulated"  # by --emulate alone
 _MORE = {EMULATED: "blinkrun.paper.emulate:emulated"}
 
@@ -117,10 +125,12 @@ def parse(argv: Sequence[str]) -> PaperOptions | None:
 def _chosen(words: Sequence[str]) -> tuple[str, ...]:
     """Return the figures that `words` name, in the order of the page; commas separate as well."""
     names = [name for word in words for name in word.lower().split(",")]
+    names += [part for name in names for part in _PARTS.get(name, ())]
+    known = (*FIGURES, *_PARTS, ALL)
     for name in names:
-        if name not in (*FIGURES, ALL):
-            near = difflib.get_close_matches(name, (*FIGURES, ALL), n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else "there are"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}? There are" if near else "there are"
             raise UsageError(f"--paper {name}: {hint} {', '.join((*FIGURES, ALL))}")
     return tuple(name for name in FIGURES if name in names or ALL in names)
 

@@ -28,6 +28,7 @@ from blinkrun.paper.figure import (
     Row,
     Series,
     Shape,
+    number,
     rounded,
 )
 from blinkrun.paper.links import BANDWIDTHS, allocation
@@ -162,11 +163,11 @@ def _row(one: Emulation, result: Mapping[str, Any]) -> Row:
 
 
 def _figure(rows: Sequence[Row]) -> Figure:
-    ratios = {key: [_number(row, key) for row in rows] for key in ("ratio", "ring_ratio")}
+    ratios = {key: [number(row, key) for row in rows] for key in ("ratio", "ring_ratio")}
     near = {key: _near_pct(values) for key, values in ratios.items()}
-    wrong = sum(_number(row, "wrong") for row in rows)
-    emulated_ratios = [_number(row, "emulated_blink_over_ring") for row in rows]
-    simulated_ratios = [_number(row, "simulated_blink_over_ring") for row in rows]
+    wrong = sum(number(row, "wrong") for row in rows)
+    emulated_ratios = [number(row, "emulated_blink_over_ring") for row in rows]
+    simulated_ratios = [number(row, "simulated_blink_over_ring") for row in rows]
     return Figure(
         name="emulated",
         title="Emulated against simulated, all allocations",
@@ -235,10 +236,3 @@ def _points(x: str, series: Sequence[tuple[str, str, str]], what: str) -> Panel:
 
 def _near_pct(ratios: Sequence[float]) -> float:
     return rounded(100 * sum(_NEAR[0] <= ratio <= _NEAR[1] for ratio in ratios) / len(ratios))
-
-
-def _number(row: Row, key: str) -> float:
-    value = row[key]
-    if not isinstance(value, (int, float)):
-        raise InternalError(f"emulated: {key} is {value!r}, no number")
-    return float(value)

@@ -201,6 +201,20 @@ def plain(value: Value, digits: int | None = None) -> str:
     return str(value)
 
 
+def number(row: Row, key: str) -> float:
+    """Return a value of a row that is a number.
+
+    Raises
+    ------
+    InternalError
+        If it is none.
+    """
+    value = row[key]
+    if not isinstance(value, (int, float)):
+        raise InternalError(f"a row's {key} is {value!r}, no number")
+    return float(value)
+
+
 def rounded(value: Fraction | float, digits: int = 4) -> float:
     """Return a number for a report, with so many significant digits or whole.
 

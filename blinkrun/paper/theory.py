@@ -21,6 +21,7 @@ from blinkrun.paper.figure import (
     Series,
     Shape,
     Value,
+    number,
     rounded,
 )
 from blinkrun.paper.links import allocation, fabric_alone, lane_of
@@ -147,9 +148,7 @@ def _causes(rows: Sequence[Row]) -> tuple[str, ...]:
     far: dict[str, list[str]] = {}
     for row in rows:
         for part in _PARTS:
-            ours, paper = row[part], row[f"paper_{part}"]
-            assert isinstance(ours, float)
-            assert isinstance(paper, float)
+            ours, paper = number(row, part), number(row, f"paper_{part}")
             if abs(ours / paper - 1) > _LIMIT:
                 side = "above" if ours > paper else "below"
                 far.setdefault(side, []).append(f"{row['box']} {part} {ours:.2f} ({paper:.2f})")

@@ -74,6 +74,11 @@ def test_figures_may_be_separated_by_commas(tmp_path):
     assert options.figures == ("fig13", last)
 
 
+def test_a_figure_of_two_parts_is_both(tmp_path):
+    options = command.parse(["--paper", "fig19", "--out", str(tmp_path)])
+    assert options.figures == ("fig19a", "fig19b")
+
+
 def test_every_figure_of_the_table_can_be_made():
     """The functions are there; what they make is tested figure by figure."""
     assert all(callable(command.maker(name)) for name in command.FIGURES)

@@ -1,0 +1,147 @@
+"""A collective on an allocation of one of the paper's machines: our best run, the rings' best run.
+
+Each case is simulated by itself, so that cases can run on all cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from blinkrun.errors import InternalError
+from blinkrun.paper.links import allocation, fabric_alone, lane_of
+from blinkrun.planner.certificate import check_certificate
+from blinkrun.planner.compare import best_root
+from blinkrun.planner.packing import Flow
+from blinkrun.planner.rings import RingKind, ring_peer
+from blinkrun.planner.solve import pack
+from blinkrun.schedule.choice import Choice
+from blinkrun.select.predict import best_run, ring_run
+from blinkrun.simulator.cost import OURS, RINGS
+from blinkrun.simulator.run import Run
+from blinkrun.topology.graph import Topology
+from blinkrun.types import Collective, Rank
+
+FLOWS = {Collective.BROADCAST: Flow.DOWN, Collective.ALLREDUCE: Flow.BOTH}
+_ANY = Fraction(1, 2)  # loss where only the bound is wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is simulated.
+
+    Attributes
+    ----------
+    machine : str
+        As `links.allocation` knows it.
+    gpus : tuple of int
+    collective : Collective
+        Broadcast or allreduce.
+    size_bytes : int
+    """
+
+    machine: str
+    gpus: tuple[int, ...]
+    collective: Collective
+    size_bytes: int
+
+    @property
+    def topology(self) -> Topology:
+        """All links of the allocation."""
+        return allocation(self.machine, self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Our best run over some links.
+
+    Attributes
+    ----------
+    root : int
+        GPU that broadcasts; the first of the allocation for allreduce, which has none.
+    choice : Choice
+        Trees, channels, chunks.
+    run : Run
+    bound_gb_per_s : Fraction
+        What no program exceeds on these links, by the planner's certificate.
+    """
+
+    root: int
+    choice: Choice
+    run: Run
+    bound_gb_per_s: Fraction
+
+    @property
+    def gb_per_s(self) -> Fraction:
+        """Bytes of the collective per ns."""
+        return self.run.algbw_gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """The ring library's best run: its name for the program, the rings, and the run."""
+
+    name: str
+    kind: RingKind
+    count: int
+    run: Run
+
+    @property
+    def gb_per_s(self) -> Fraction:
+        """Bytes of the collective per ns."""
+        return self.run.algbw_gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All of a case: over all links, over NVLink alone, and by rings."""
+
+    case: Case
+    everything: Ours
+    nvlink: Ours
+    rings: Rings
+
+
+def outcome(case: Case) -> Outcome:
+    """Return what the simulator makes of a case."""
+    return Outcome(
+        case,
+        everything=ours(case.topology, case),
+        nvlink=ours(fabric_alone(case.topology), case),
+        rings=rings(case.topology, case),
+    )
+
+
+def root_of(links: Topology, collective: Collective) -> Rank:
+    """Return the rank that broadcasts: the one with the best rate; 0 where there is no root."""
+    return best_root(links, FLOWS[collective]) if collective.is_rooted else 0
+
+
+def ours(links: Topology, case: Case) -> Ours:
+    """Return our best run over these links of the case's allocation."""
+    root = root_of(links, case.collective)
+    choice, run = best_run(links, case.collective, root=root, size_bytes=case.size_bytes, cost=OURS)
+    flow = FLOWS[case.collective]
+    _, certificate = pack(links, flow, root if flow.is_rooted else None, loss=_ANY)
+    bound = check_certificate(links, certificate) / 1000
+    return Ours(links.devices[root], choice, run, bound)
+
+
+def rings(links: Topology, case: Case) -> Rings:
+    """Return the ring library's best run over these links.
+
+    Raises
+    ------
+    InternalError
+        If no ring joins the GPUs; PCIe always closes one on the paper's machines.
+    """
+    root = root_of(links, case.collective)
+    lane = lane_of(case.machine)
+    found = ring_run(
+        links, case.collective, root=root, size_bytes=case.size_bytes, lane=lane, cost=RINGS
+    )
+    if found is None:
+        raise InternalError(f"no ring joins GPUs {case.gpus} of {case.machine}")
+    flow = FLOWS[case.collective]
+    peer = ring_peer(links, flow, root if flow.is_rooted else None, lane=lane)
+    return Rings(found[0], peer.kind, len(peer.rings), found[1])
