@@ -76,14 +76,17 @@ void Group::load(Program program) {
     throw std::invalid_argument("one-shot programs move data before ranks meet; they are not paced");
   for (const Step& step : program.steps) check_ways(program, step);
   auto more = std::make_unique<Programs>(*programs());
-  more->push_back(std::make_shared<const Program>(std::move(program)));
+  const Variant variant = program.eager ? Variant::kEager : Variant(int(program.addressing));
+  more->push_back({program.collective, rooted(program.collective) ? program.root : 0, variant,
+                   program.most_bytes, nullptr});
+  more->back().program = std::make_shared<const Program>(std::move(program));
   replace_programs(std::move(more));
 }
 
 void Group::unload(Collective collective, int32_t root) {
   auto fewer = std::make_unique<Programs>();
   for (const auto& p : *programs())
-    if (p->collective != collective || (rooted(collective) && p->root != root))
+    if (p.collective != collective || (rooted(collective) && p.root != root))
       fewer->push_back(p);
   replace_programs(std::move(fewer));
 }
@@ -116,12 +119,11 @@ void Group::replace_programs(std::unique_ptr<const Programs> table) {
 
 const Program* Group::find(const Programs& programs, Collective collective, int32_t root,
                            Variant variant, uint64_t call_bytes) {
-  for (const auto& p : programs) {
-    const Variant is = p->eager ? Variant::kEager : Variant(int(p->addressing));
-    if (p->collective == collective && is == variant && p->most_bytes >= call_bytes &&
-        (!rooted(collective) || p->root == root))
-      return p.get();
-  }
+  if (!rooted(collective)) root = 0;
+  for (const Loaded& p : programs)
+    if (p.collective == collective && p.variant == variant && p.root == root &&
+        p.most_bytes >= call_bytes)
+      return p.program.get();
   return nullptr;
 }
 
@@ -259,7 +261,8 @@ void Group::run(const Call& call, const Caller& caller) {
   check_agreement(call);
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
   if (eager) return run_channels<CallPolicy>(*eager, call, caller);
-  const uint64_t entered = now_ns();
+  const bool timed = pacer_ || block_bytes > kSmallMove;
+  const uint64_t entered = timed ? now_ns() : 0;
   const Variant variant = choose(loaded, call, call_bytes);
   const Program* program = find(loaded, call.collective, call.root, variant, call_bytes);
   if (!program) throw Failure{Failure::Kind::kInvalid, no_program(call, variant, call_bytes), {}};
@@ -270,7 +273,7 @@ void Group::run(const Call& call, const Caller& caller) {
   } else {
     run_channels<CallPolicy>(*program, call, caller);
   }
-  last_ns_.store(now_ns() - entered, std::memory_order_relaxed);
+  if (timed) last_ns_.store(now_ns() - entered, std::memory_order_relaxed);
 }
 
 std::string Group::no_program(const Call& call, Variant variant, uint64_t bytes) const {

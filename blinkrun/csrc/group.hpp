@@ -79,7 +79,7 @@ class Group {
   Mapping& arena() { return arenas_[config_.rank]; }
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
-  // Of the last call that was not one-shot and moved anything: from entry to end, and the same by
+  // Of the last call that was paced or moved more than a few KB: from entry to end, and the same by
   // the clock of the emulated machine. The first is longer by what this machine was too slow.
   uint64_t last_ns() const { return last_ns_.load(std::memory_order_relaxed); }
   uint64_t last_paced_ns() const { return last_paced_ns_.load(std::memory_order_relaxed); }
@@ -91,7 +91,15 @@ class Group {
  private:
   friend class CallPolicy;
   friend class PacedPolicy;
-  using Programs = std::vector<std::shared_ptr<const Program>>;
+  // A program and what it is for, side by side: every call looks through them.
+  struct Loaded {
+    Collective collective;
+    int32_t root;
+    Variant variant;
+    uint64_t most_bytes;
+    std::shared_ptr<const Program> program;
+  };
+  using Programs = std::vector<Loaded>;
 
   static const Program* find(const Programs& programs, Collective collective, int32_t root,
                              Variant variant, uint64_t call_bytes);
