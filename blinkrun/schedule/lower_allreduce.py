@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blinkrun.planner.plan import PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal
-from blinkrun.schedule.lower_builder import Builder, Phase, in_rank_order, waits
+from blinkrun.schedule.lower_builder import WINDOW, Builder, Phase, in_rank_order, waits
 from blinkrun.types import Rank
 
 
@@ -24,6 +24,9 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
     A leaf only waits until its parent has read its INPUT and written its OUTPUT, or, where nobody
     else may read its INPUT, copies that to its OUTPUT first. An inner rank is done with its parent
     when the result has come, and nobody else touches its memory.
+
+    No rank runs ahead of the next one on the way by more than `WINDOW` chunks: else a tree with a
+    slow link would take a full share of all others, for chunks that nobody can use yet.
     """
     inner = [
         rank
@@ -44,9 +47,11 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
             for r in (rank, *children)
         )
         pulled = [tree.up[src.rank] if src.rank != rank else "" for src in srcs]
+        taken = waits(((child, down[child]) for child in children if child in down), lag=WINDOW)
         if rank == tree.root:
             fused = Reduce((own, *outputs), srcs, final=True, via=("", *pushed, *pulled))
-            builder.add(rank, Phase.UP, tree.root, part, [*ready, fused, Signal(down[rank])])
+            steps = [*ready, *taken, fused, Signal(down[rank])]
+            builder.add(rank, Phase.UP, tree.root, part, steps)
             continue
         parent = tree.parents[rank]
         result = waits([(parent, down[parent])])
@@ -56,8 +61,11 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
                 builder.add(rank, Phase.PUT, tree.root, part, [copy, Signal(up[rank])])
             builder.add(rank, Phase.LEAVE, tree.root, part, result)
             continue
-        upward = [*ready, Reduce((own,), srcs, via=("", *pulled)), Signal(up[rank])]
-        downward = [*result, Reduce(outputs, (own,), via=(*pushed, "")), Signal(down[rank])]
+        summed = up[parent] if parent in up else down[parent]
+        asked = waits([(parent, summed)], lag=WINDOW)
+        upward = [*ready, *asked, Reduce((own,), srcs, via=("", *pulled)), Signal(up[rank])]
+        handed = Reduce(outputs, (own,), via=(*pushed, ""))
+        downward = [*result, *taken, handed, Signal(down[rank])]
         builder.add(rank, Phase.UP, tree.root, part, upward)
         builder.add(rank, Phase.DOWN, tree.root, part, downward)
 

@@ -21,6 +21,7 @@ from blinkrun.schedule.ir import (
 from blinkrun.types import Collective, Rank
 
 SLOT_DEPTH = 4  # chunks per slot: one being filled, one reduced, one taken, one to spare
+WINDOW = 2  # chunks that a rank may be ahead of those it hands them to, or takes them from
 MAX_SHARES = 1 << 20  # times a count below 2**40 this stays inside 64 bits
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blinkrun.planner.plan import PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal, Step
-from blinkrun.schedule.lower_builder import Builder, Phase, waits
+from blinkrun.schedule.lower_builder import WINDOW, Builder, Phase, waits
 from blinkrun.types import Rank
 
 
@@ -17,7 +17,11 @@ def add_broadcast_tree(
 
 
 def _broadcast_direct(builder: Builder, tree: PlannedTree, part: Part, block: int) -> None:
-    """Every rank pulls from its parent, and stays until its own children have pulled."""
+    """Every rank pulls from its parent, and stays until its own children have pulled.
+
+    It runs ahead of its children by `WINDOW` chunks at most: else a tree with a slow link far down
+    would take a full share of the links above it, for chunks that nobody can use yet.
+    """
     got = {rank: builder.flag(rank) for rank in range(builder.size) if rank != tree.root}
     source = Operand(tree.root, Buffer.INPUT)
     for rank in range(builder.size):
@@ -29,8 +33,9 @@ def _broadcast_direct(builder: Builder, tree: PlannedTree, part: Part, block: in
         parent = tree.parents[rank]
         ready = waits([(parent, got[parent])]) if parent != tree.root else []
         src = Operand(parent, Buffer.OUTPUT, block) if parent != tree.root else source
-        pull = [*ready, Reduce((output,), (src,), via=("", tree.down[rank])), Signal(got[rank])]
-        builder.add(rank, Phase.DOWN, tree.root, part, pull)
+        held = waits(((child, got[child]) for child in tree.children(rank)), lag=WINDOW)
+        step = Reduce((output,), (src,), via=("", tree.down[rank]))
+        builder.add(rank, Phase.DOWN, tree.root, part, [*ready, *held, step, Signal(got[rank])])
         builder.add(rank, Phase.LEAVE, tree.root, part, leave)
 
 
