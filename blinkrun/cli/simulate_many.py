@@ -16,7 +16,7 @@ from blinkrun.cli.simulate_scene import Scene
 from blinkrun.cli.simulate_search import Found, check_chunk
 from blinkrun.cli.simulate_trees import OVER_HOSTS, Bound, bound_over_hosts
 from blinkrun.planner.multihost import LocalTrees, plan_equal_hosts
-from blinkrun.planner.packing import Flow, Tree
+from blinkrun.planner.packing import Tree
 from blinkrun.planner.plan import PlannedPacking, PlannedTree
 from blinkrun.planner.report import depth_of
 from blinkrun.planner.rings import RingKind, RingPeer
@@ -43,7 +43,7 @@ class ManyHosts:
         self.local, _ = plan_equal_hosts(
             self.host, num_hosts=self.num_hosts, network_mb_per_s=scene.network_mb_per_s
         )
-        self.bound: Bound = bound_over_hosts(scene, Flow.BOTH)
+        self.bound: Bound = bound_over_hosts(scene)
         verify_over_hosts(self.host, self.local)
 
     def fastest(self, size_bytes: int) -> Found:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from blinkrun.cli.simulate_options import LEAST_CHUNK_BYTES, SimulateOptions
 from blinkrun.cli.simulate_scene import Scene
-from blinkrun.cli.simulate_trees import Bound, Packed, packed
+from blinkrun.cli.simulate_trees import Bound, Trees
 from blinkrun.errors import UsageError
+from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.rings import RingPeer, ring_peer
+from blinkrun.planner.store import cached, command_cache_dir
+from blinkrun.schedule.choice import Choice, Choices
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower_alltoall, lower_packing
 from blinkrun.schedule.peer import PeerProgram, ring_programs
 from blinkrun.schedule.routes import Routes
 from blinkrun.schedule.verify import verify
-from blinkrun.select.candidates import Candidate
+from blinkrun.select.predict import CHANNELS, SELECT_VERSION, best_run
 from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.run import Run
 from blinkrun.topology.graph import Topology
@@ -27,7 +29,6 @@ MOST_CHUNKS = 1 << 16
 DIRECT = "direct"
 _CHUNKS = (64, 256, 1024)  # in how many the data is cut
 _LEAST_CHUNK = 1 << 14
-_CHANNELS = (1, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,13 @@ class Search:
 
     scene: Scene
     options: SimulateOptions
-    _packed: Packed = field(init=False)
-    _programs: dict[tuple[str, int], Program] = field(default_factory=dict)
+    _trees: Trees = field(init=False)
+    _programs: dict[tuple[PlannedPacking | None, int], Program] = field(default_factory=dict)
     _right: dict[int, Program] = field(default_factory=dict)
     _peers: tuple[PeerProgram, ...] = ()
 
     def __post_init__(self) -> None:
-        self._packed = packed(self.scene, self.options.trees)
+        self._trees = Trees(self.scene, self.options.trees)
         if self.options.against is not None and self.ring_peer().rings:
             scene = self.scene
             lane = scene.lane_mb_per_s or None
@@ -85,7 +86,7 @@ class Search:
     @property
     def bound(self) -> Bound:
         """What no schedule over these links exceeds."""
-        return self._packed.bound
+        return self._trees.bound
 
     def ring_peer(self) -> RingPeer:
         """Return the rings that a library finds."""
@@ -98,17 +99,9 @@ class Search:
         """Return the trees, channels and chunks with the least time, the first of equals."""
         if self.scene.collective is Collective.ALLTOALL:
             return self._verified(self._direct(size_bytes))
-        best: Found | None = None
-        for candidate in self._packed.candidates:
-            least_ns = self._least_ns(candidate, size_bytes)
-            for channels, chunk in self._ways(candidate, size_bytes):
-                if best is not None and best.run.time_ns <= least_ns:
-                    break
-                found = self._trees(candidate, channels, chunk, size_bytes)
-                if best is None or found.run.time_ns < best.run.time_ns:
-                    best = found
-        assert best is not None  # there are always trees
-        return self._verified(best)
+        fixed = self.options.chunk_bytes or self.options.channels
+        choice = self._tried(size_bytes) if fixed else self._chosen(size_bytes)
+        return self._verified(self._run(choice, size_bytes))
 
     def ring(self, size_bytes: int) -> Found | None:
         """Return the fastest of what a ring library may do; None where there is no ring."""
@@ -141,49 +134,69 @@ class Search:
         run = self._timed(what, size_bytes, peer.chunk_bytes_of(size_bytes))
         return Found(peer.name, run, 0, peer.depth, peer.channels, what)
 
-    def _least_ns(self, candidate: Candidate, size_bytes: int) -> Fraction:
-        """Return what these trees take at least: their shares at the packing's rate."""
-        return self.scene.cost.launch_ns + size_bytes * 1000 / candidate.packing.rate
+    def _chosen(self, size_bytes: int) -> Choice:
+        """Return the best choice, kept from an earlier run."""
+        scene = self.scene
 
-    def _ways(self, candidate: Candidate, size_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield the numbers of channels and the chunks to try."""
+        def make() -> Choices:
+            choice, _ = best_run(
+                scene.topology,
+                scene.collective,
+                size_bytes=size_bytes,
+                root=scene.root,
+                cost=scene.cost,
+                candidates=self._trees.candidates,
+            )
+            return Choices((choice,))
+
+        key = (
+            f"simulate {SELECT_VERSION} {self.options.trees} {scene.topology.content_hash} "
+            f"{scene.collective.label} {scene.root} {size_bytes} {scene.cost!r}"
+        )
+        folder = command_cache_dir()
+        kept = cached(folder, key, make, encode=Choices.to_json, decode=Choices.from_json)
+        return kept.of(size_bytes)
+
+    def _tried(self, size_bytes: int) -> Choice:
+        """Return the best choice with the chunk or the channels that are asked for."""
+        asked = self.options.channels
+        tried = [
+            Choice(None, one.trees, one.packing, chunk, channels)
+            for one in self._trees.candidates
+            for channels in ((asked,) if asked else CHANNELS)
+            for chunk in self._chunks(size_bytes)
+        ]
+        return min(tried, key=lambda choice: self._run(choice, size_bytes).run.time_ns)
+
+    def _chunks(self, size_bytes: int) -> Iterator[int]:
         asked = self.options.chunk_bytes
         if asked is not None:
             check_chunk(asked, size_bytes)
-        for channels in (self.options.channels,) if self.options.channels else _CHANNELS:
-            if asked is not None or not self._program(candidate, channels).pipelined:
-                yield channels, asked or 0
-                continue
-            for chunks in _CHUNKS:
-                chunk = max(size_bytes // chunks, _LEAST_CHUNK)
-                yield channels, chunk // LEAST_CHUNK_BYTES * LEAST_CHUNK_BYTES
-                if chunk == _LEAST_CHUNK:
-                    break
+            yield asked
+            return
+        for chunks in _CHUNKS:
+            chunk = max(size_bytes // chunks, _LEAST_CHUNK)
+            yield chunk // LEAST_CHUNK_BYTES * LEAST_CHUNK_BYTES
+            if chunk == _LEAST_CHUNK:
+                return
 
-    def _program(self, candidate: Candidate, channels: int) -> Program:
-        key = (candidate.trees, channels)
+    def _run(self, choice: Choice, size_bytes: int) -> Found:
+        packing, channels = choice.packing, choice.channels_per_tree
+        key = (packing, channels)
         if key not in self._programs:
+            scene = self.scene
             self._programs[key] = lower_packing(
-                candidate.packing,
-                self.scene.collective,
-                root=self.scene.root,
-                channels_per_tree=channels,
+                packing, scene.collective, root=scene.root, channels_per_tree=channels
             )
-        return self._programs[key]
-
-    def _trees(
-        self, candidate: Candidate, channels: int, chunk_bytes: int, size_bytes: int
-    ) -> Found:
-        what = Timed(self._program(candidate, channels), self.scene.topology)
-        run = self._timed(what, size_bytes, chunk_bytes)
-        packing = candidate.packing
-        return Found(candidate.trees, run, len(packing.trees), packing.depth, channels, what)
+        what = Timed(self._programs[key], self.scene.topology)
+        run = self._timed(what, size_bytes, choice.chunk_bytes)
+        return Found(choice.trees, run, len(packing.trees), packing.depth, channels, what)
 
     def _direct(self, size_bytes: int) -> Found:
-        if (DIRECT, 1) not in self._programs:
+        if (None, 1) not in self._programs:
             program = lower_alltoall(self.scene.topology.size, Addressing.DIRECT)
-            self._programs[DIRECT, 1] = program
-        what = Timed(self._programs[DIRECT, 1], self.scene.topology)
+            self._programs[None, 1] = program
+        what = Timed(self._programs[None, 1], self.scene.topology)
         return Found(DIRECT, self._timed(what, size_bytes), 0, 1, 1, what)
 
     def _verified(self, found: Found) -> Found:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from blinkrun.cli.simulate_scene import Scene
 from blinkrun.errors import UsageError
+from blinkrun.planner import predict
 from blinkrun.planner.certificate import Certificate, check_certificate
 from blinkrun.planner.explain import why
 from blinkrun.planner.make import in_shares
@@ -15,7 +17,7 @@ from blinkrun.planner.multihost import plan_hosts
 from blinkrun.planner.onehop import onehop_packing
 from blinkrun.planner.packing import Flow, Packing
 from blinkrun.planner.packing_json import packing_from_json, packing_to_json
-from blinkrun.planner.predict import Timing, Trees, candidates
+from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.solve import DEFAULT_LOSS, pack
 from blinkrun.planner.store import cached, command_cache_dir
 from blinkrun.select.candidates import Candidate, candidates_for
@@ -33,57 +35,85 @@ class Bound:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """The trees to choose from; none for alltoall."""
+class Trees:
+    """The trees that ``--trees`` leaves to choose from; each thing is worked out when asked for."""
 
-    bound: Bound
-    candidates: tuple[Candidate, ...]
+    def __init__(self, scene: Scene, wanted: str) -> None:
+        self.scene = scene
+        self.wanted = wanted
 
+    @cached_property
+    def bound(self) -> Bound:
+        """What no schedule over these links exceeds.
 
-def packed(scene: Scene, wanted: str) -> Packed:
-    """Return the trees that ``--trees`` leaves to choose from.
+        Raises
+        ------
+        UsageError
+            If the plan cache that is named cannot be used.
+        """
+        scene = self.scene
+        if scene.collective is Collective.ALLTOALL:
+            return _direct_bound(scene)
+        if len(scene.hosts) > 1:
+            return self._bound_over_hosts()
+        packing, certificate = self._best
+        mb_per_s = check_certificate(scene.topology, certificate)
+        return Bound(mb_per_s, why(scene.topology, certificate, packing).partition(": ")[2])
 
-    Raises
-    ------
-    UsageError
-        If the links allow no such trees, or the plan cache that is named cannot be used.
-    """
-    if scene.collective is Collective.ALLTOALL:
-        return Packed(_direct_bound(scene), ())
-    if len(scene.hosts) > 1:
-        return _over_hosts(scene)
-    best, certificate = _best(scene)
-    bound = Bound(
-        check_certificate(scene.topology, certificate),
-        why(scene.topology, certificate, best).partition(": ")[2],
-    )
-    if wanted == "auto":
-        return Packed(bound, candidates_for(scene.topology, scene.collective, scene.root))
-    chosen = tuple(
-        Candidate(name, in_shares(scene.topology, packing, certificate))
-        for name, packing in _named(scene, wanted, best)
-    )
-    return Packed(bound, chosen)
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The trees, at least one packing.
 
+        Raises
+        ------
+        UsageError
+            If the links allow no such trees.
+        """
+        scene = self.scene
+        if len(scene.hosts) > 1:
+            return (Candidate(OVER_HOSTS, self._over_hosts),)
+        if self.wanted == "auto":
+            return candidates_for(scene.topology, scene.collective, scene.root)
+        best, certificate = self._best
+        return tuple(
+            Candidate(name, in_shares(scene.topology, packing, certificate))
+            for name, packing in _named(scene, self.wanted, best)
+        )
 
-def _over_hosts(scene: Scene) -> Packed:
-    """Return trees in three phases: inside the hosts, between them, and inside again."""
-    root = scene.root if scene.flow.is_rooted else None
-    packing = plan_hosts(scene.hosts, scene.topology, scene.flow, root)
-    bound = bound_over_hosts(scene, scene.flow)
-    if packing.bound < bound.mb_per_s:
+    @cached_property
+    def _best(self) -> tuple[Packing, Certificate]:
+        """The packing of the best rate with its proof, kept from an earlier run."""
+        topology, flow = self.scene.topology, self.scene.flow
+        root = self.scene.root if flow.is_rooted else None
+        return cached(
+            command_cache_dir(),
+            f"packing best {flow} {root} {topology.content_hash}",
+            lambda: pack(topology, flow, root, loss=Fraction(0)),
+            encode=packing_to_json,
+            decode=packing_from_json,
+        )
+
+    @cached_property
+    def _over_hosts(self) -> PlannedPacking:
+        """Trees in three phases: inside the hosts, between them, and inside again."""
+        scene = self.scene
+        root = scene.root if scene.flow.is_rooted else None
+        return plan_hosts(scene.hosts, scene.topology, scene.flow, root)
+
+    def _bound_over_hosts(self) -> Bound:
+        network, packing = bound_over_hosts(self.scene), self._over_hosts
+        if packing.bound >= network.mb_per_s:
+            return network
         why = "the links inside a host, with all other hosts drawn together to one rank"
-        bound = Bound(packing.bound, why)
-    return Packed(bound, (Candidate(OVER_HOSTS, packing),))
+        return Bound(packing.bound, why)
 
 
-def bound_over_hosts(scene: Scene, flow: Flow) -> Bound:
+def bound_over_hosts(scene: Scene) -> Bound:
     """Return what the network between the hosts allows."""
     count = len(scene.hosts)
     each = scene.network_mb_per_s / _MB_PER_GB
     why = f"{count} hosts whose networks carry {each:g} GB/s each way"
-    return Bound(network_rate(flow, count, scene.network_mb_per_s), why)
+    return Bound(network_rate(scene.flow, count, scene.network_mb_per_s), why)
 
 
 def network_rate(flow: Flow, num_hosts: int, network_mb_per_s: int) -> Fraction:
@@ -100,18 +130,6 @@ def network_rate(flow: Flow, num_hosts: int, network_mb_per_s: int) -> Fraction:
     return Fraction(network_mb_per_s * num_hosts, 2 * (num_hosts - 1))
 
 
-def _best(scene: Scene) -> tuple[Packing, Certificate]:
-    """Return the packing of the best rate with its proof, kept from an earlier run."""
-    flow, root = scene.flow, scene.root if scene.flow.is_rooted else None
-    return cached(
-        command_cache_dir(),
-        f"packing best {flow} {root} {scene.topology.content_hash}",
-        lambda: pack(scene.topology, flow, root, loss=Fraction(0)),
-        encode=packing_to_json,
-        decode=packing_from_json,
-    )
-
-
 def _named(scene: Scene, wanted: str, best: Packing) -> Iterator[tuple[str, Packing]]:
     """Yield the packings of one name, with that name."""
     topology, flow, root = scene.topology, best.flow, best.root
@@ -122,8 +140,9 @@ def _named(scene: Scene, wanted: str, best: Packing) -> Iterator[tuple[str, Pack
     elif wanted == "one-hop":
         yield wanted, _onehop(scene, best)
     else:
-        for option in candidates(Timing(topology, scene.cost.latency_ns), best):
-            if option.trees is Trees.SHALLOW:
+        timing = predict.Timing(topology, scene.cost.latency_ns)
+        for option in predict.candidates(timing, best):
+            if option.trees is predict.Trees.SHALLOW:
                 yield wanted, option.packing
 
 

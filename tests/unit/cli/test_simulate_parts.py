@@ -15,7 +15,7 @@ from blinkrun.cli.simulate_many import over_equal_hosts, verify_over_hosts
 from blinkrun.cli.simulate_options import SimulateOptions, parse, parse_hosts, parse_sizes
 from blinkrun.cli.simulate_scene import Scene, in_mb_per_s, scene_of
 from blinkrun.cli.simulate_text import simulate_text, size_text
-from blinkrun.cli.simulate_trees import packed
+from blinkrun.cli.simulate_trees import Trees
 from blinkrun.cli.simulating import fitted, num_blocks, simulate_all, trace_of
 from blinkrun.cli.source import Source
 from blinkrun.cli.subject import Subject, subject_of
@@ -148,21 +148,21 @@ def test_sizes_that_nobody_asked_for_are_left_out_if_too_small(dgx1):
 def test_the_bound_of_alltoall_is_that_of_its_fullest_port():
     """Three of four ranks' blocks leave by a port of 138 GB/s: four thirds of it."""
     found = scene(subject_of(Source("dgx-2")), "alltoall --gpus 0-3")
-    assert packed(found, "auto").bound.mb_per_s == Fraction(4, 3) * 138_000
+    assert Trees(found, "auto").bound.mb_per_s == Fraction(4, 3) * 138_000
 
 
 def test_the_bound_is_the_same_whatever_trees_are_chosen(dgx1):
     found = scene(dgx1, "allreduce --gpus 0-3 --links nvlink")
-    bounds = {packed(found, trees).bound for trees in ("auto", "packed", "few", "shallow")}
+    bounds = {Trees(found, trees).bound for trees in ("auto", "packed", "few", "shallow")}
     assert len(bounds) == 1
-    for candidate in packed(found, "auto").candidates:
+    for candidate in Trees(found, "auto").candidates:
         assert candidate.packing.rate <= bounds.copy().pop().mb_per_s
 
 
 def test_hosts_are_bound_by_their_network_or_by_their_own_links(dgx1):
     words = "allreduce --gpus 0,1,4 --hosts 2 --network-gbps"
-    slow = packed(scene(dgx1, f"{words} 40"), "auto").bound
-    fast = packed(scene(dgx1, f"{words} 4000"), "auto").bound
+    slow = Trees(scene(dgx1, f"{words} 40"), "auto").bound
+    fast = Trees(scene(dgx1, f"{words} 4000"), "auto").bound
     assert slow.mb_per_s == 5000
     assert "networks carry 5 GB/s" in slow.why
     assert 5000 < fast.mb_per_s < 500_000
@@ -190,7 +190,7 @@ def test_trees_over_equal_hosts_span_them_with_each_host_on_top(dgx1, monkeypatc
 
 def test_few_trees_are_no_more_than_packed_ones(dgx1):
     found = scene(dgx1, "broadcast --links nvlink")
-    few, best = packed(found, "few").candidates[0], packed(found, "packed").candidates[0]
+    few, best = Trees(found, "few").candidates[0], Trees(found, "packed").candidates[0]
     assert len(few.packing.trees) <= len(best.packing.trees)
     assert few.packing.rate >= best.packing.rate * Fraction(94, 100)
 
