@@ -17,8 +17,8 @@ constexpr uint32_t kMagic = 0x626c6e6b;  // "blnk"
 constexpr uint32_t kLayout = 2;
 constexpr size_t kFlagsPerRank = 2048;
 constexpr size_t kAbortText = 1024;
-constexpr size_t kTimes = 64;
-constexpr uint32_t kGaps = 62;
+constexpr size_t kTimes = 256;
+constexpr uint32_t kGaps = 126;
 
 // What a rank calls. Everything but the addresses must agree on all ranks.
 struct CallDesc {

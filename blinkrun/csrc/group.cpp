@@ -261,7 +261,7 @@ void Group::run(const Call& call, const Caller& caller) {
   check_agreement(call);
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
   if (eager) return run_channels<CallPolicy>(*eager, call, caller);
-  const bool timed = pacer_ || block_bytes > kSmallMove;
+  const bool timed = block_bytes > kSmallMove;
   const uint64_t entered = timed ? now_ns() : 0;
   const Variant variant = choose(loaded, call, call_bytes);
   const Program* program = find(loaded, call.collective, call.root, variant, call_bytes);
@@ -269,10 +269,9 @@ void Group::run(const Call& call, const Caller& caller) {
   if (block_bytes > kSmallMove) caller.on_block();
   if (pacer_) {
     ExactTimers exact;
-    run_channels<PacedPolicy>(*program, call, caller);
-  } else {
-    run_channels<CallPolicy>(*program, call, caller);
+    return run_channels<PacedPolicy>(*program, call, caller);
   }
+  run_channels<CallPolicy>(*program, call, caller);
   if (timed) last_ns_.store(now_ns() - entered, std::memory_order_relaxed);
 }
 

@@ -79,8 +79,9 @@ class Group {
   Mapping& arena() { return arenas_[config_.rank]; }
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
-  // Of the last call that was paced or moved more than a few KB: from entry to end, and the same by
-  // the clock of the emulated machine. The first is longer by what this machine was too slow.
+  // Of the last call that was paced or moved more than a few KB: from the time when all ranks had
+  // come to the end, and the same by the clock of the emulated machine. The first is longer by what
+  // this machine was too slow.
   uint64_t last_ns() const { return last_ns_.load(std::memory_order_relaxed); }
   uint64_t last_paced_ns() const { return last_paced_ns_.load(std::memory_order_relaxed); }
   uint32_t rank() const { return config_.rank; }

@@ -86,7 +86,10 @@ class PacedPolicy : public CallPolicy {
     return nap;
   }
 
-  void finish() { group_.last_paced_ns_.store(end_ns_ - start_ns_, std::memory_order_relaxed); }
+  void finish() {
+    group_.last_paced_ns_.store(end_ns_ - start_ns_, std::memory_order_relaxed);
+    group_.last_ns_.store(now_ns() - start_ns_, std::memory_order_relaxed);
+  }
 
  private:
   // Where a channel is on the emulated machine.

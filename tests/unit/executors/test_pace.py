@@ -28,6 +28,7 @@ def broadcasts(topology, program, *, num_bytes, chunk_bytes=0, scale=1):
             comm.broadcast(x, program.root, out=x)
             group = comm.executor.group
             times.append((group.last_paced_ns(), group.last_ns()))
+            assert times[-1][0] <= times[-1][1]  # nothing is done before it is due
             comm.barrier()  # or the checks of one rank take the interpreter from the others
             assert (x == call + 3).all()
             comm.barrier()
@@ -43,13 +44,12 @@ def broadcasts(topology, program, *, num_bytes, chunk_bytes=0, scale=1):
 def check_pace(expected_ns, topology, program, *, slack=0.05, **how):
     """The machine's own time is right in each call; the real one, which others' work delays, once.
 
-    No call ends before its bytes would have been there. A rank may see late that a call begins.
+    No call ends before its bytes would have been there.
     """
     for _ in range(5):
         paced, real = broadcasts(topology, program, **how)
         for each in paced:
             assert expected_ns <= each <= expected_ns * (1 + slack), (paced, expected_ns)
-        assert min(real) >= expected_ns * 0.95, (real, expected_ns)
         if min(real) <= expected_ns * 1.05:
             return
     pytest.fail(f"{real} ns, expected {expected_ns}")
