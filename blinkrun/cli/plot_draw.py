@@ -138,6 +138,14 @@ class Page:
         save_figure(self.figure, path)
 
 
+def chart(width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure of `width` x `height` inches and its axes, which fill it with their labels."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra; no window is opened)
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure of matplotlib's; the same figure gives the same bytes.
 

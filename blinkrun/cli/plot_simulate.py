@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blinkrun.cli.plot_draw import COLOURS, INK, save_figure
+from blinkrun.cli.plot_draw import COLOURS, INK, chart, save_figure
 from blinkrun.cli.simulate_text import headline, size_text
 
 _TREES, _RINGS = COLOURS[0], COLOURS[1]
@@ -23,11 +23,8 @@ def draw_simulated(report: Mapping[str, Any], path: Path) -> None:
     UsageError
         If the file cannot be written.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra; no window is opened)
-
     rows = report["rows"]
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = chart(9, 5.5)
     _line(axes, "trees", _TREES, "o", rows)
     ringed = [row["ring"] | {"bytes": row["bytes"]} for row in rows if row["ring"] is not None]
     if ringed:

@@ -46,7 +46,10 @@ def importers(module):
         ("blinkrun._core", {"executors/native.py"}),
         (
             "matplotlib",
-            {"bench/plot.py", "bench/report.py", "bench/plans_plot.py", "cli/plot_draw.py"},
+            {
+                *("bench/plot.py", "bench/report.py", "bench/plans_plot.py"),
+                *("cli/plot_draw.py", "paper/draw.py"),
+            },
         ),
     ],
 )
