@@ -139,7 +139,7 @@ class Page:
 
 
 def chart(width: float, height: float) -> tuple[Any, Any]:
-    """Return a figure of `width` x `height` inches and its axes, which fill it with their labels."""
+    """Return a figure of `width` x `height` inches, and axes that fill it with their labels."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra; no window is opened)
 
     figure = Figure(figsize=(width, height), layout="constrained")
