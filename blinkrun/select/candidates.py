@@ -7,15 +7,15 @@ by its rate and slower by its latency, so the fabric's own trees stand beside th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from blinkrun.errors import UnreachableRankError, UsageError
-from blinkrun.planner.certificate import Certificate, check_certificate
+from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.make import in_shares
-from blinkrun.planner.packing import Flow, Packing
+from blinkrun.planner.packing import Flow, Packing, Tree
 from blinkrun.planner.plan import PlannedPacking, PlannedTree
 from blinkrun.planner.predict import Timing, Trees
 from blinkrun.planner.predict import candidates as planned_candidates
@@ -37,8 +37,9 @@ class Candidate:
     Attributes
     ----------
     trees : str
-        What they are, for people: ``packed``, ``packed in 24 channels`` (see `fair`), ``few
-        packed``, ``one-hop`` or ``shallow``, and ``… over the fabric``.
+        What they are, for people: ``packed in 24 channels`` (see `fair`), ``few packed``,
+        ``one-hop``, ``shallow``, or ``packed`` where it is none of these, and ``… over the
+        fabric``.
     packing : PlannedPacking
     """
 
@@ -49,7 +50,7 @@ class Candidate:
 def candidates_for(
     topology: Topology, collective: Collective, root: Rank = 0
 ) -> tuple[Candidate, ...]:
-    """Return the trees that may be best for some size; the packing of the best rate comes first.
+    """Return the trees that may be best for some size.
 
     Parameters
     ----------
@@ -78,20 +79,22 @@ def candidates_for(
     --------
     >>> from blinkrun.topology.catalog import machine
     >>> found = candidates_for(machine("dgx-1v", "all"), Collective.BROADCAST)
-    >>> [(one.trees, len(one.packing.trees), int(one.packing.rate)) for one in found][:2]
-    [('packed', 27, 143000), ('packed in 12 channels', 12, 138000)]
+    >>> [(one.trees, one.packing.depth, int(one.packing.rate)) for one in found][:2]
+    [('packed in 8 channels', 5, 143000), ('packed in 20 channels', 5, 143000)]
     """
     if collective in (Collective.BARRIER, Collective.ALLTOALL):
         raise UsageError(f"{collective.label} runs over no trees, so there are none to choose")
     flow = Flow(collective.label)
     at = root if flow.is_rooted else None
-    bound, found = _over(topology, flow, at)
-    fabric = select_links(topology, [kind for kind in LinkKind if kind.is_fabric])
-    if 0 < len(fabric.links) < len(topology.links):
+    best, certificate = pack(topology, flow, at, loss=Fraction(0))
+    fabric = _part(topology, is_fabric=True)
+    others = _part(topology, is_fabric=False)
+    found = _over(topology, topology, certificate, [_hybrid(topology, (fabric, others), best)])
+    if fabric is not None and others is not None:
         with suppress(UnreachableRankError):  # the fabric does not join all ranks
             found += [
-                Candidate(f"{one.trees} {FABRIC_ONLY}", replace(one.packing, bound=bound))
-                for one in _over(fabric, flow, at)[1]
+                replace(one, trees=f"{one.trees} {FABRIC_ONLY}")
+                for one in _over(topology, fabric, certificate, [])
             ]
     kept: dict[tuple[PlannedTree, ...], Candidate] = {}
     for one in found:
@@ -99,28 +102,83 @@ def candidates_for(
     return tuple(kept.values())
 
 
-def _over(topology: Topology, flow: Flow, root: Rank | None) -> tuple[Fraction, list[Candidate]]:
-    """Return the bound of a topology, and the trees over all of its links."""
-    best, certificate = pack(topology, flow, root, loss=Fraction(0))
-    nearly, _ = pack(topology, flow, root, loss=_NEARLY)
-    few, _ = pack(topology, flow, root, loss=DEFAULT_LOSS)
-    found = [_named("packed", in_shares(topology, best, certificate))]
-    for most in _CHANNELS if found[0].packing.depth > 1 else ():
-        fair = fair_packing(topology, (best, nearly, few), most_channels=most)
-        name = f"packed in {len(fair.trees)} channels"
-        found.append(_named(name, in_shares(topology, fair, certificate)))
-    found += [
-        _named("few packed", in_shares(topology, few, certificate)),
-        *_quick(topology, few, certificate),
-    ]
-    return check_certificate(topology, certificate), found
+def _part(topology: Topology, *, is_fabric: bool) -> Topology | None:
+    """Return the topology with its fabric alone, or without it; None if that is all or nothing."""
+    kinds = [kind for kind in LinkKind if kind.is_fabric is is_fabric]
+    part = select_links(topology, kinds)
+    return part if 0 < len(part.links) < len(topology.links) else None
 
 
-def _quick(topology: Topology, few: Packing, certificate: Certificate) -> Iterator[Candidate]:
-    """Yield the trees of few hops."""
+def _over(
+    topology: Topology,
+    part: Topology,
+    certificate: Certificate,
+    more: Sequence[Packing | None],
+) -> list[Candidate]:
+    """Return the trees over a part of the links, or all, with the bound of all links.
+
+    Raises
+    ------
+    UnreachableRankError
+        If they do not join all ranks.
+    """
+    flow, root = certificate.flow, certificate.root
+    best, nearly, few = (
+        _on(topology, part, pack(part, flow, root, loss=loss)[0])
+        for loss in (Fraction(0), _NEARLY, DEFAULT_LOSS)
+    )
+    starts = [best, nearly, few, *(one for one in more if one is not None)]
+    is_deep = max(tree.depth for tree in in_shares(topology, best, certificate).trees) > 1
+    found = []
+    roots = topology.size if flow.is_joint else 1
+    for most in _CHANNELS if is_deep else ():
+        fair = fair_packing(topology, starts, most_channels=max(2, most // roots))
+        packing = in_shares(topology, fair, certificate)
+        if packing.depth > 1:  # stars move a part at once: they need no second channel
+            found.append(Candidate(f"packed in {len(fair.trees)} channels", packing))
+    if not is_deep:
+        found.append(_named("packed", in_shares(topology, best, certificate)))
+    found.append(_named("few packed", in_shares(topology, few, certificate)))
     for option in planned_candidates(Timing(topology, link_latency_ns), few):
         if option.trees is not Trees.PACKED:
-            yield _named(option.trees.value, in_shares(topology, option.packing, certificate))
+            packing = in_shares(topology, option.packing, certificate)
+            found.append(_named(option.trees.value, packing))
+    return found
+
+
+def _hybrid(
+    topology: Topology, parts: tuple[Topology | None, Topology | None], best: Packing
+) -> Packing | None:
+    """Return the best trees over the fabric and the best over the rest, side by side."""
+    packed = []
+    for part in parts:
+        if part is None:
+            return None
+        try:
+            packing, _ = pack(part, best.flow, best.root, loss=Fraction(0))
+        except UnreachableRankError:  # these links alone do not join all ranks
+            return None
+        packed.append(_on(topology, part, packing))
+    one, other = packed
+    return Packing(best.flow, best.root, one.trees + other.trees, one.rates + other.rates)
+
+
+def _on(topology: Topology, part: Topology, packing: Packing) -> Packing:
+    """Return a packing of a part of the links with the whole topology's numbers for them."""
+    if part is topology:
+        return packing
+    at = {link: number for number, link in enumerate(topology.links)}
+    trees = tuple(
+        Tree(
+            tree.root,
+            tuple(
+                replace(edge, links=tuple(sorted(at[part.links[index]] for index in edge.links)))
+                for edge in tree.edges
+            ),
+        )
+        for tree in packing.trees
+    )
+    return replace(packing, trees=trees)
 
 
 def _named(trees: str, packing: PlannedPacking) -> Candidate:

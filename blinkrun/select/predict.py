@@ -12,7 +12,7 @@ from blinkrun.errors import ProgramError, UsageError
 from blinkrun.planner.store import cached
 from blinkrun.schedule.choice import Choice, Choices
 from blinkrun.schedule.chunking import ALIGN_BYTES
-from blinkrun.schedule.peer import PeerProgram, ring_programs
+from blinkrun.schedule.peer import SLICES_IN_FLIGHT, PeerProgram, ring_programs
 from blinkrun.select.candidates import Candidate, candidates_for
 from blinkrun.select.estimate import Estimate
 from blinkrun.select.miad import Miad
@@ -27,10 +27,11 @@ SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB
 CHANNELS = (1, 2, 4, 8)  # of a tree
 _MOST_CHANNELS = 64  # of all trees together
 SELECT_VERSION = 1  # raised when the same topology would get other choices
-_MOST_STEPS = 120_000  # of a run: what one simulation may take
-_REACH = 4  # times as small and as large as the formula says, chunks are tried
-_HOPELESS = (5, 4)  # settings whose estimate exceeds the best one by that are not simulated
-_SIMULATED = 6  # settings at most
+_MOST_STEPS = 60_000  # of a run: what one simulation may take
+_REACH = 2  # times as small and as large as the formula says, chunks are tried
+_TUNED = 2  # settings whose chunks are tuned
+_HOPELESS = (6, 5)  # settings whose time exceeds the best one by that are not looked at again
+_SIMULATED = 8  # settings at most
 _OF_EACH = 2  # numbers of channels of the same trees among them
 
 
@@ -151,7 +152,8 @@ def ring_run(  # noqa: PLR0913 - all that a run depends on
 ) -> tuple[str, Run] | None:
     """Return the best run of a library of rings, and what it chose; None where it has nothing.
 
-    It takes the fastest of all that it may choose from (`ring_programs`), in its own chunks.
+    It takes the fastest of all that it may choose from (`ring_programs`), in its own chunks, with
+    one or more slices of a channel under way.
 
     Parameters
     ----------
@@ -164,7 +166,11 @@ def ring_run(  # noqa: PLR0913 - all that a run depends on
     cost : Cost, default `RINGS`
     """
     try:
-        peers = ring_programs(topology, collective, root, lane=lane)
+        peers = [
+            peer
+            for slices in SLICES_IN_FLIGHT
+            for peer in ring_programs(topology, collective, root, lane=lane, slices=slices)
+        ]
     except ProgramError:  # no ring joins these ranks, or rings know no such collective
         return None
     tried = [(peer.name, _peer_run(peer, size_bytes, cost)) for peer in peers]
@@ -195,17 +201,21 @@ def _choices(trials: Trials, candidates: Sequence[Candidate], sizes: Sequence[in
 
 
 def _best(trials: Trials, estimates: Mapping[Candidate, Estimate], size_bytes: int) -> Choice:
-    """Return the best choice for a size."""
-    settings = _hopeful(estimates, size_bytes)
-    best: tuple[int, Choice] | None = None
-    for setting, start in settings:
-        if best is not None and estimates[setting.candidate].least_ns(size_bytes) >= best[0]:
-            continue
-        time, chunk = _tuned(trials, setting, size_bytes, start)
-        if best is None or time < best[0]:
-            best = time, setting.choice(chunk)
-    assert best is not None  # there is always a candidate
-    return best[1]
+    """Return the best choice for a size: the best settings at sight, then their chunks."""
+    seen: list[tuple[int, int, Setting, int]] = []
+    for number, (setting, chunk) in enumerate(_hopeful(estimates, size_bytes)):
+        least = estimates[setting.candidate].least_ns(size_bytes)
+        if not seen or least < min(seen)[0]:
+            chunk_bytes = _affordable(trials, setting, size_bytes, chunk)
+            time = trials.time_ns(setting, size_bytes, chunk_bytes)
+            seen.append((time, number, setting, chunk_bytes))
+    seen.sort(key=lambda entry: entry[:2])
+    tuned = []
+    for time, number, setting, chunk in seen[:_TUNED]:
+        if time * _HOPELESS[1] <= seen[0][0] * _HOPELESS[0]:
+            tuned.append((*_tuned(trials, setting, size_bytes, chunk), number, setting))
+    _, best_chunk, _, best = min(tuned, key=lambda entry: (entry[0], entry[2]))
+    return best.choice(best_chunk)
 
 
 def _hopeful(estimates: Mapping[Candidate, Estimate], size_bytes: int) -> list[tuple[Setting, int]]:
@@ -224,15 +234,22 @@ def _hopeful(estimates: Mapping[Candidate, Estimate], size_bytes: int) -> list[t
     return [(setting, chunk) for time, _, setting, chunk in found if time <= limit][:_SIMULATED]
 
 
-def _tuned(trials: Trials, setting: Setting, size_bytes: int, chunk_bytes: int) -> tuple[int, int]:
-    """Return the least time of a setting, and the chunk that takes it."""
+def _affordable(trials: Trials, setting: Setting, size_bytes: int, chunk_bytes: int) -> int:
+    """Return a chunk that a simulation can take: that one, or a larger one; 0 where none is cut."""
     if not trials.program(setting).pipelined:
+        return 0
+    chunk = max(chunk_bytes // ALIGN_BYTES, 1) * ALIGN_BYTES
+    while trials.num_steps(setting, size_bytes, chunk) > _MOST_STEPS:
+        chunk *= 2
+    return chunk
+
+
+def _tuned(trials: Trials, setting: Setting, size_bytes: int, chunk_bytes: int) -> tuple[int, int]:
+    """Return the least time of a setting near a chunk, and the chunk that takes it."""
+    if not chunk_bytes:
         return trials.time_ns(setting, size_bytes, 0), 0
-    least = max(chunk_bytes // _REACH // ALIGN_BYTES, 1) * ALIGN_BYTES
-    while trials.num_steps(setting, size_bytes, least) > _MOST_STEPS:
-        least *= 2
-    most = max(chunk_bytes * _REACH // ALIGN_BYTES * ALIGN_BYTES, least)
-    state = Miad(least, most)
+    least = _affordable(trials, setting, size_bytes, chunk_bytes // _REACH)
+    state = Miad(least, max(least, chunk_bytes * _REACH))
     while not state.is_settled:
         state = state.record(trials.time_ns(setting, size_bytes, state.chunk_bytes))
     chunk, time = state.best
