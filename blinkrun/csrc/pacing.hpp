@@ -4,10 +4,14 @@
 // when its last rank came; what a step moves is over when the calendars of all resources of its
 // links say so, counted from the time when the step could begin: when the step before it was over,
 // and what it waited for had happened, both in the machine's time. Flags carry those times from
-// rank to rank. A step is carried out when the real clock has come to its end, never before, and
+// rank to rank. Bytes are moved when the real clock has come to their time, never before, and
 // usually a little later, since a sleeper wakes late. Had the next step been counted from then, each
 // link would idle for as long as its user overslept, once per chunk; counted by the machine's time
 // nothing is lost, because the real moves are far quicker than the paced ones and catch up.
+//
+// A step goes in pieces, two of them under way, and has each resource by itself: while it waits
+// for its turn at one, the others serve its next piece. With one piece at a time on all at once,
+// steps over several busy links reached 90 to 95 % of their rates; so they reach all of it.
 //
 // A rank that overslept asks for time that has passed, when others may have been served already. So
 // a calendar keeps its gaps: who comes late takes time that nobody had, and no resource is ever
