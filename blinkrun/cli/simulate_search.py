@@ -15,7 +15,7 @@ from blinkrun.planner.store import cached, command_cache_dir
 from blinkrun.schedule.choice import Choice, Choices
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower_alltoall, lower_packing
-from blinkrun.schedule.peer import PeerProgram, ring_programs
+from blinkrun.schedule.peer import SLICES_IN_FLIGHT, PeerProgram, ring_programs
 from blinkrun.schedule.routes import Routes
 from blinkrun.schedule.verify import verify
 from blinkrun.select.predict import CHANNELS, SELECT_VERSION, best_run
@@ -81,7 +81,13 @@ class Search:
         if self.options.against is not None and self.ring_peer().rings:
             scene = self.scene
             lane = scene.lane_mb_per_s or None
-            self._peers = ring_programs(scene.rings, scene.collective, scene.root, lane=lane)
+            self._peers = tuple(
+                peer
+                for slices in SLICES_IN_FLIGHT
+                for peer in ring_programs(
+                    scene.rings, scene.collective, scene.root, lane=lane, slices=slices
+                )
+            )
 
     @property
     def bound(self) -> Bound:

@@ -47,6 +47,8 @@ from blinkrun.types import Collective, Rank
 DOUBLE_TREES = "double binary trees"
 
 STEP_BYTES = 4 << 20 >> 3  # 4 MB of buffer in 8 steps
+SLICES_IN_FLIGHT = (1, 2, 4)
+"""How many slices of a channel may be under way: what its buffer holds at the most is 8 steps."""
 LL_SLICE_BYTES = 2048 * 8  # lines of the low-latency protocol, 8 bytes of data in each
 _SLICE_STEPS = {Collective.BROADCAST: 1, Collective.REDUCE: 1}  # others 2
 # an allreduce over trees has so many chunks per hop before they get smaller than that
@@ -126,7 +128,12 @@ class PeerProgram:
 
 
 def ring_programs(
-    topology: Topology, collective: Collective, root: Rank = 0, *, lane: int | None = None
+    topology: Topology,
+    collective: Collective,
+    root: Rank = 0,
+    *,
+    lane: int | None = None,
+    slices: int = 1,
 ) -> tuple[PeerProgram, ...]:
     """Return what a ring library would choose from for a collective, that for large data first.
 
@@ -141,6 +148,9 @@ def ring_programs(
     lane : int, optional
         Width of an NVLink lane in the topology's unit; as for `ring_peer`. Behind switches whose
         ports are given in MB/s only this tells how many rings there are, and so the chunks.
+    slices : int, default 1
+        How many slices of a channel are under way at the same time, of `SLICES_IN_FLIGHT`: while
+        one waits for its step another one moves. Each goes in a channel of its own.
 
     Returns
     -------
@@ -167,9 +177,9 @@ def ring_programs(
     flow = _FLOWS[collective]
     topology = through_one_gpu(topology)
     peer = ring_peer(topology, flow, root if flow.is_rooted else None, lane=lane)
-    found = [_ring(peer, _lanes_taken(topology, peer, lane), collective, root)]
+    found = [_ring(peer, _lanes_taken(topology, peer, lane), collective, root, slices)]
     if collective is Collective.ALLREDUCE and _is_switched(topology):
-        found.append(_double_trees(topology, len(peer.rings)))
+        found.append(_double_trees(topology, len(peer.rings), slices))
     return tuple(found)
 
 
@@ -192,8 +202,10 @@ def _lanes_taken(topology: Topology, peer: RingPeer, lane: int | None) -> Topolo
     return replace(topology, resources=tuple(resources))
 
 
-def _ring(peer: RingPeer, topology: Topology, collective: Collective, root: Rank) -> PeerProgram:
-    program = lower_rings(peer, topology, collective, root)
+def _ring(
+    peer: RingPeer, topology: Topology, collective: Collective, root: Rank, slices: int
+) -> PeerProgram:
+    program = lower_rings(peer, topology, collective, root, channels_per_ring=slices)
     channels = sum(2 if ring.back else 1 for ring in peer.rings)
     lanes = max(1, channels // len(directed_rings(peer, topology)))
     slice_bytes = STEP_BYTES * _SLICE_STEPS.get(collective, 2)
@@ -201,9 +213,9 @@ def _ring(peer: RingPeer, topology: Topology, collective: Collective, root: Rank
     return PeerProgram(RING, program, topology, slice_bytes * lanes, channels, lanes, pieces)
 
 
-def _double_trees(topology: Topology, channels: int) -> PeerProgram:
+def _double_trees(topology: Topology, channels: int, slices: int) -> PeerProgram:
     packing = double_trees(topology)
-    program = lower_packing(packing, Collective.ALLREDUCE)
+    program = lower_packing(packing, Collective.ALLREDUCE, channels_per_tree=slices)
     lanes = max(1, channels // len(packing.trees))
     chunk_bytes = STEP_BYTES * lanes
     return PeerProgram(

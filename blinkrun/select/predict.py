@@ -16,6 +16,7 @@ from blinkrun.schedule.peer import SLICES_IN_FLIGHT, PeerProgram, ring_programs
 from blinkrun.select.candidates import Candidate, candidates_for
 from blinkrun.select.estimate import Estimate
 from blinkrun.select.miad import Miad
+from blinkrun.select.shares import timed_shares
 from blinkrun.select.trial import ITEMSIZE, Setting, Trials
 from blinkrun.simulator.cost import OURS, RINGS, Cost
 from blinkrun.simulator.engine import simulate
@@ -29,7 +30,7 @@ _MOST_CHANNELS = 64  # of all trees together
 SELECT_VERSION = 1  # raised when the same topology would get other choices
 _MOST_STEPS = 60_000  # of a run: what one simulation may take
 _REACH = 2  # times as small and as large as the formula says, chunks are tried
-_TUNED = 2  # settings whose chunks are tuned
+_TUNED = 3  # settings whose chunks are tuned
 _HOPELESS = (6, 5)  # settings whose time exceeds the best one by that are not looked at again
 _SIMULATED = 8  # settings at most
 _OF_EACH = 2  # numbers of channels of the same trees among them
@@ -210,12 +211,26 @@ def _best(trials: Trials, estimates: Mapping[Candidate, Estimate], size_bytes: i
             time = trials.time_ns(setting, size_bytes, chunk_bytes)
             seen.append((time, number, setting, chunk_bytes))
     seen.sort(key=lambda entry: entry[:2])
-    tuned = []
+    tuned: list[tuple[int, int, Choice]] = []
     for time, number, setting, chunk in seen[:_TUNED]:
         if time * _HOPELESS[1] <= seen[0][0] * _HOPELESS[0]:
-            tuned.append((*_tuned(trials, setting, size_bytes, chunk), number, setting))
-    _, best_chunk, _, best = min(tuned, key=lambda entry: (entry[0], entry[2]))
-    return best.choice(best_chunk)
+            least, chunk_bytes = _tuned(trials, setting, size_bytes, chunk)
+            choice = setting.choice(chunk_bytes)
+            tuned.append((least, number, choice))
+            tuned += _timed(trials, estimates[setting.candidate], choice, size_bytes)
+    return min(tuned, key=lambda entry: entry[:2])[2]
+
+
+def _timed(
+    trials: Trials, estimate: Estimate, choice: Choice, size_bytes: int
+) -> list[tuple[int, int, Choice]]:
+    """Return the choice with shares for its size and the time of that, if it is another."""
+    packing = choice.packing
+    if packing.joint or len(packing.trees) == 1 or not choice.chunk_bytes:
+        return []
+    delays = estimate.delays_ns(choice.chunk_bytes, choice.channels_per_tree)
+    other = replace(choice, packing=timed_shares(packing, delays, size_bytes))
+    return [(trials.time_ns(_setting(other), size_bytes, choice.chunk_bytes), -1, other)]
 
 
 def _hopeful(estimates: Mapping[Candidate, Estimate], size_bytes: int) -> list[tuple[Setting, int]]:

@@ -110,7 +110,10 @@ OURS = Cost(
 RINGS = Cost(
     "ring library",
     launch_ns=20_000,
-    step_ns=1_000,
+    # Blink (MLSys 2020), figure 27: 72.9 us for 1 to 32 KB on a DGX-2, which are the launch and the
+    # seven steps one after the other, up and down, of double binary trees over 16 GPUs; several
+    # slices of a channel may be under way meanwhile (`schedule.peer`)
+    step_ns=7_030,
     # 20.25 of 23 GB/s per NVLink 2 lane, 9 of 10.2 over PCIe: Blink (MLSys 2020), figures 14 to 16
     efficiency=Fraction(22, 25),
     memory_mb_per_s=800_000,
