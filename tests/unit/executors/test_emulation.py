@@ -229,3 +229,36 @@ def test_choices_serve_ranks_that_are_not_paced_too():
     chosen = {(Collective.BROADCAST, 1): program_of}
     assert run_threads(star_plan(3), body, choices=chosen) == [[True, True]] * 3
     assert lower_packing(packing([chain(3, 1)]), Collective.BROADCAST, root=1).pipelined
+
+
+def test_the_size_of_an_allgather_counts_the_blocks_of_all_ranks():
+    """As nccl-tests counts: 3 blocks of 1024 bytes are 3072, and a byte more each is too much."""
+    stars, chains = star_plan(3).allgather, chain_plan(3).allgather
+    choices = Choices((Choice(3072, "stars", stars), Choice(None, "chains", chains)))
+
+    def body(comm):
+        times = []
+        for count in (1024, 1025):
+            x = comm.empty(count, "uint8")
+            x[:] = comm.rank
+            gathered = comm.allgather(x, out=comm.empty((3, count), "uint8"))
+            assert [set(block) for block in gathered.tolist()] == [{0}, {1}, {2}]
+            times.append(comm.executor.group.last_paced_ns() // 1000)
+        return times
+
+    emulation = Emulation(mesh_of(3, mb_per_s=1), 1)
+    chosen = {(Collective.ALLGATHER, 0): choices}
+    results = run_threads(star_plan(3), body, emulation=emulation, choices=chosen)
+    star_us, chain_us = (max(each) for each in zip(*results, strict=True))
+    assert star_us == 1024  # each block over a wire of its own
+    assert chain_us == 2 * 1025  # wires to the next rank carry two blocks, the others none
+
+
+def test_calls_without_pace_are_timed_where_they_take_a_while():
+    def body(comm):
+        group = comm.executor.group
+        before = group.last_ns(), group.last_paced_ns()
+        comm.allreduce(np.ones(1 << 18))
+        return before, group.last_ns() > 0, group.last_paced_ns()
+
+    assert run_threads(star_plan(2), body) == [((0, 0), True, 0)] * 2
