@@ -65,6 +65,10 @@ class Branch:
     longest: tuple[tuple[int, int], ...]
     slowest: tuple[int, int]
 
+    def fill_ns(self, chunk_bytes: int, channels: int) -> int:
+        """Return how long a chunk of each channel takes to the end of the longest way."""
+        return sum(ns + chunk_bytes * channels * 1000 // width for ns, width in self.longest)
+
 
 class Estimate:
     """The formula for one packing.
@@ -110,8 +114,11 @@ class Estimate:
         overhead, mb_per_s = branch.slowest
         alone = overhead + chunk * 1000 // mb_per_s
         together = channels * chunk * 1000 // branch.mb_per_s
-        fill = sum(ns + chunk * channels * 1000 // width for ns, width in branch.longest)
-        return fill + (num_chunks - 1) * max(alone, together)
+        return branch.fill_ns(chunk, channels) + (num_chunks - 1) * max(alone, together)
+
+    def delays_ns(self, chunk_bytes: int, channels_per_tree: int) -> list[int]:
+        """Return what the chunks of every tree need for its longest way."""
+        return [branch.fill_ns(chunk_bytes, channels_per_tree) for branch in self.branches]
 
     def start(self, size_bytes: int, channels_per_tree: int) -> tuple[int, int]:
         """Return the chunk size with the least estimate, and that time.

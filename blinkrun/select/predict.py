@@ -30,7 +30,7 @@ _MOST_CHANNELS = 64  # of all trees together
 SELECT_VERSION = 1  # raised when the same topology would get other choices
 _MOST_STEPS = 60_000  # of a run: what one simulation may take
 _REACH = 2  # times as small and as large as the formula says, chunks are tried
-_TUNED = 3  # settings whose chunks are tuned
+_TUNED = 2  # settings whose chunks are tuned
 _HOPELESS = (6, 5)  # settings whose time exceeds the best one by that are not looked at again
 _SIMULATED = 8  # settings at most
 _OF_EACH = 2  # numbers of channels of the same trees among them
@@ -217,20 +217,24 @@ def _best(trials: Trials, estimates: Mapping[Candidate, Estimate], size_bytes: i
             least, chunk_bytes = _tuned(trials, setting, size_bytes, chunk)
             choice = setting.choice(chunk_bytes)
             tuned.append((least, number, choice))
-            tuned += _timed(trials, estimates[setting.candidate], choice, size_bytes)
-    return min(tuned, key=lambda entry: entry[:2])[2]
+    finalists = []
+    for _, _, choice in sorted(tuned, key=lambda entry: entry[:2]):
+        estimate = estimates[_setting(choice).candidate]
+        finalists += [choice, *_timed(estimate, choice, size_bytes)]
+    # whole runs: what the shares of one size take cannot be told from shorter runs
+    return min(
+        finalists,
+        key=lambda choice: trials.run(_setting(choice), size_bytes, choice.chunk_bytes).time_ns,
+    )
 
 
-def _timed(
-    trials: Trials, estimate: Estimate, choice: Choice, size_bytes: int
-) -> list[tuple[int, int, Choice]]:
-    """Return the choice with shares for its size and the time of that, if it is another."""
+def _timed(estimate: Estimate, choice: Choice, size_bytes: int) -> list[Choice]:
+    """Return the choice with shares for its size, where there are shares to choose."""
     packing = choice.packing
     if packing.joint or len(packing.trees) == 1 or not choice.chunk_bytes:
         return []
     delays = estimate.delays_ns(choice.chunk_bytes, choice.channels_per_tree)
-    other = replace(choice, packing=timed_shares(packing, delays, size_bytes))
-    return [(trials.time_ns(_setting(other), size_bytes, choice.chunk_bytes), -1, other)]
+    return [replace(choice, packing=timed_shares(packing, delays, size_bytes))]
 
 
 def _hopeful(estimates: Mapping[Candidate, Estimate], size_bytes: int) -> list[tuple[Setting, int]]:

@@ -21,7 +21,7 @@ from blinkrun.topology.graph import Topology
 from blinkrun.types import Collective, Rank
 
 ITEMSIZE = 4
-_SHORT = 6_000  # steps of the longer of two short runs
+_SHORT = 4_000  # steps of the longer of two short runs
 
 
 @dataclass(frozen=True, slots=True)
