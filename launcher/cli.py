@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_LAUNCH = 1
+EXIT_INTERRUPTED = 130
 PLANNING = "blinkrun.cli.job_plan"  # loaded by its name, as commands are
 LATER_COMMANDS = ("doctor",)
 
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BlinkrunError as err:
         say(str(err))
         return EXIT_LAUNCH
+    except KeyboardInterrupt:  # while it plans: a job that runs sees to signals itself
+        return EXIT_INTERRUPTED
 
 
 def help_text() -> str:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from blinkrun import env, log
-from blinkrun.bench.emulate_job import Call, EmulatedJob
+from blinkrun.bench.emulate_job import Call, EmulatedJob, Way
 from blinkrun.bench.emulate_options import EmulateOptions, make_parser, parse
 from blinkrun.bench.emulate_table import (
-    RING,
     EmulatedRow,
     Measured,
     as_json,
@@ -25,13 +24,10 @@ from blinkrun.bench.emulate_table import (
 )
 from blinkrun.bench.libraries import Control, Library
 from blinkrun.bench.measure import Clock, checked, median_of_slowest, timed_block
-from blinkrun.bench.table import OURS
-from blinkrun.bench.work import Work
 from blinkrun.cli import Prepared
 from blinkrun.cli.figures import format_gpus
 from blinkrun.errors import BlinkrunError, LaunchError, UsageError
 from blinkrun.schedule.ir import Program
-from blinkrun.types import DType, Op
 
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
@@ -43,15 +39,6 @@ class Load(Protocol):
     def __call__(self, program: Program, *, chunk_bytes: int) -> None:
         """Load `program`, cut into chunks of `chunk_bytes`; every rank must call it."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A program to measure, by the name that the table gives it."""
-
-    name: str
-    program: Program
-    chunk_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +62,7 @@ def prepare(argv: Sequence[str], num_ranks: int | None) -> str | Prepared:
     options = parse(argv)
     if options is None:
         return make_parser().format_help()
+    from blinkrun.bench.emulate_pace import check_pace  # noqa: PLC0415
     from blinkrun.bench.emulate_plan import job_of  # noqa: PLC0415 - the planner; not for errors
     from blinkrun.executors.emulation import Emulation  # noqa: PLC0415
     from blinkrun.planner.store import command_cache_dir, plan_of  # noqa: PLC0415
@@ -82,6 +70,7 @@ def prepare(argv: Sequence[str], num_ranks: int | None) -> str | Prepared:
     job = job_of(options, num_ranks)
     Emulation(job.topology, job.scale)  # says what is wrong with the scale, if anything is
     plan = plan_of(job.topology, command_cache_dir())  # what other calls than the measured run on
+    check_pace(job, plan)
     return Prepared(job.size, {env.EMULATION: job.to_json(), env.PLAN: plan.to_json()})
 
 
@@ -104,7 +93,7 @@ def emulate(argv: Sequence[str]) -> int:
     options, job = agreed
     runtime.init(control=control, emulation=Emulation(job.topology, job.scale))
     world = runtime.world()
-    rings = world.broadcast_object(job.ring_programs() if job.peer and world.rank == 0 else {})
+    rings = world.broadcast_object(job.ring_programs() if world.rank == 0 else {})
     bench = Bench(Blinkrun(world, "arena"), world, world.executor.load_program)
     return run(job, options, rings, bench)
 
@@ -150,7 +139,7 @@ def run(
         show(line)
     rows = []
     for call in job.calls:
-        row = measure(job, call, ways_of(job, call, rings), options, bench)
+        row = measure(job, call, job.ways(call, rings), options, bench)
         rows.append(row)
         show(row_line(row, job))
     for line in closing_lines(rows, job):
@@ -158,14 +147,6 @@ def run(
     if leads:
         _write(job, options, rows)
     return 1 if leads and any(row.wrong for row in rows) else 0
-
-
-def ways_of(job: EmulatedJob, call: Call, rings: Mapping[str, Program]) -> list[Way]:
-    """Return the programs of a call: our trees, and the rings where they are measured."""
-    ways = [Way(OURS, job.tree_program(call), call.choice.chunk_bytes)]
-    if call.rings is not None:
-        ways.append(Way(RING, rings[call.rings.name], call.rings.chunk_bytes))
-    return ways
 
 
 def measure(
@@ -178,7 +159,7 @@ def measure(
     program has used up its turn of a core.
     """
     control = bench.control
-    work = _work(job, call)
+    work = job.work(call)
     buffers = bench.library.make_buffers(work)
     do = bench.library.make_call(work, buffers)
     num_calls = -(-options.calls // options.rounds) or 1
@@ -194,17 +175,6 @@ def measure(
     everyone = control.allgather_object(mine)
     times_us = {name: 1e6 * median_of_slowest(everyone, name) for name in mine}
     return EmulatedRow(work, call, {n: Measured(us, wrong[n]) for n, us in times_us.items()})
-
-
-def _work(job: EmulatedJob, call: Call) -> Work:
-    return Work(
-        collective=job.collective.label,
-        dtype=DType.FLOAT32,
-        op=Op.SUM,
-        root=job.root,
-        num_ranks=job.size,
-        size_bytes=call.size_bytes,
-    )
 
 
 def _write(job: EmulatedJob, options: EmulateOptions, rows: Sequence[EmulatedRow]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from blinkrun.bench.table import OURS
+from blinkrun.bench.work import Work
 from blinkrun.errors import LaunchError, UsageError
 from blinkrun.planner.rings import RingKind
 from blinkrun.schedule.choice import Choice, Choices
@@ -15,9 +17,11 @@ from blinkrun.schedule.ir import Program
 from blinkrun.schedule.lower import lower_packing
 from blinkrun.schedule.peer import ring_programs
 from blinkrun.topology.graph import Topology
-from blinkrun.types import Collective, Rank
+from blinkrun.types import Collective, DType, Op, Rank
 
 JOB_VERSION = 1
+DTYPE = DType.FLOAT32
+RING = "ring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,26 @@ class Call:
     choice: Choice
     simulated_ns: int
     rings: Rings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A program of a call, by the name that the table gives it.
+
+    Attributes
+    ----------
+    name : str
+        ``blinkrun`` or ``ring``.
+    program : Program
+    chunk_bytes : int
+    simulated_ns : int
+        What the simulator predicts on the slowed links.
+    """
+
+    name: str
+    program: Program
+    chunk_bytes: int
+    simulated_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +144,26 @@ class EmulatedJob:
         """Number of ranks."""
         return self.topology.size
 
+    def work(self, call: Call) -> Work:
+        """Return what a call does, as `blinkrun.bench.work` measures it."""
+        return Work(
+            collective=self.collective.label,
+            dtype=DTYPE,
+            op=Op.SUM,
+            root=self.root,
+            num_ranks=self.size,
+            size_bytes=call.size_bytes,
+        )
+
+    def ways(self, call: Call, rings: Mapping[str, Program]) -> list[Way]:
+        """Return the programs of a call: our trees, and of `rings` the one that is measured."""
+        choice, theirs = call.choice, call.rings
+        found = [Way(OURS, self.tree_program(call), choice.chunk_bytes, call.simulated_ns)]
+        if theirs is not None:
+            program = rings[theirs.name]
+            found.append(Way(RING, program, theirs.chunk_bytes, theirs.simulated_ns))
+        return found
+
     def tree_program(self, call: Call) -> Program:
         """Return the program of our trees for a call."""
         return lower_packing(
@@ -130,9 +174,11 @@ class EmulatedJob:
         )
 
     def ring_programs(self) -> dict[str, Program]:
-        """Return what the peer chooses from, by name."""
-        lane = self.peer.lane_mb_per_s if self.peer is not None else 0
-        found = ring_programs(self.topology, self.collective, self.root, lane=lane or None)
+        """Return what the peer chooses from, by name; nothing where it is not measured."""
+        if self.peer is None:
+            return {}
+        lane = self.peer.lane_mb_per_s or None
+        found = ring_programs(self.topology, self.collective, self.root, lane=lane)
         return {one.name: one.program for one in found}
 
     def to_json(self) -> str:

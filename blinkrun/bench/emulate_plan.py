@@ -7,37 +7,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from blinkrun.bench.emulate_job import Call, EmulatedJob, Peer, Rings
+from blinkrun.bench.emulate_job import DTYPE, Call, EmulatedJob, Peer, Rings
 from blinkrun.bench.emulate_options import EmulateOptions
 from blinkrun.bench.work import num_blocks
 from blinkrun.cli.subject import Subject, check_joined, check_ranks, subject_of
-from blinkrun.errors import InternalError, UsageError
+from blinkrun.errors import UsageError
 from blinkrun.planner.make import in_shares
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.rings import ring_peer
 from blinkrun.planner.solve import DEFAULT_LOSS, pack
 from blinkrun.schedule.choice import Choice
-from blinkrun.schedule.ir import Program
-from blinkrun.schedule.lower import lower_packing
+from blinkrun.schedule.chunking import ALIGN_BYTES, chunks_of
+from blinkrun.schedule.ir import Program, Reduce
 from blinkrun.schedule.peer import PeerProgram, ring_programs
 from blinkrun.select.candidates import Candidate, candidates_for
-from blinkrun.simulator.cost import EMULATED, Cost
+from blinkrun.select.estimate import Estimate
+from blinkrun.select.predict import CHANNELS, best_run
+from blinkrun.select.trial import Setting, Trials
+from blinkrun.simulator.cost import EMULATED, OURS
 from blinkrun.simulator.engine import simulate
 from blinkrun.topology.graph import LinkKind, Topology, induce, select_links
 from blinkrun.topology.model import LinkSet
-from blinkrun.types import Collective, DType, Rank
+from blinkrun.types import Collective, Rank
 
-DTYPE = DType.FLOAT32
 SHORTEST_NS, LONGEST_NS = 20_000_000, 500_000_000  # of sizes that are chosen by their time
 _USUAL_SIZES = tuple(16 << 10 << 2 * power for power in range(8))  # 16 KiB to 256 MiB, by 4
 _LOSSES = {"exact": Fraction(0), "few": DEFAULT_LOSS}
-_CHANNELS = (1, 2)
-_LARGE_CHUNKS = 16  # in all of the data
-_HALVINGS = 5  # of such chunks, to see whether smaller ones are better
-_SMALLEST_CHUNK = 8 << 10
-# What a step costs a core, all about it: 86 ms for 3600 steps of 16 KiB, 37 ms for 900 of 64 KiB,
-# 8 ranks on 2 cores of an AMD EPYC.
-STEP_CPU_NS = 20_000
+# What an operand on its way costs a core, with the waits, naps and flags about it: 86 ms for 3600
+# of 16 KiB, 37 ms for 900 of 64 KiB; 8 ranks on 2 cores of an AMD EPYC.
+MOVE_CPU_NS = 20_000
+_BUSY = Fraction(3, 5)  # of the cores' time, at most
+_MOST_CHANNELS = 64  # of all trees together
+_TRIED = 8  # of what a formula finds promising
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,6 @@ class Scene:
     collective : Collective
     root : Rank
     scale : int
-    busy_cost : Cost
-        Of the executor where its ranks keep the cores busy: what trees are chosen by.
     """
 
     trees_on: Topology
@@ -62,7 +61,6 @@ class Scene:
     collective: Collective
     root: Rank
     scale: int
-    busy_cost: Cost
 
     @property
     def flow(self) -> Flow:
@@ -121,7 +119,6 @@ def _scene(subject: Subject, options: EmulateOptions, num_ranks: int | None) -> 
         collective=Collective[options.collective.upper()],
         root=0 if options.root is None else gpus.index(options.root),
         scale=options.scale,
-        busy_cost=replace(EMULATED, step_ns=STEP_CPU_NS * -(-len(gpus) // _cores())),
     )
 
 
@@ -190,6 +187,7 @@ class Planner:
         self._rings = tuple(rings)
         self._chunk_bytes = options.chunk_bytes
         self._candidates = _candidates(scene, options.trees)
+        self._trials = Trials(scene.trees_on, scene.collective, scene.root, OURS)
 
     @property
     def mb_per_s(self) -> Fraction:
@@ -202,44 +200,55 @@ class Planner:
         return Call(size_bytes, choice, trees_ns, self._ring(size_bytes))
 
     def _trees(self, size_bytes: int) -> tuple[Choice, int]:
-        """Return the trees that are through first where every step has to wait for a core."""
-        best: tuple[int, Choice] | None = None
-        for candidate in sorted(self._candidates, key=lambda one: -one.packing.rate):
-            least_ns = size_bytes * 1000 * self._scene.scale / candidate.packing.rate
-            for channels in _CHANNELS:
-                if best is not None and least_ns >= best[0]:
-                    continue
-                time_ns, choice = self._chunked(candidate, channels, size_bytes)
-                if best is None or time_ns < best[0]:
-                    best = time_ns, choice
-        if best is None:
-            raise InternalError("no trees to choose from")
-        choice = best[1]
-        return choice, self._simulated_ns(self._program(choice), size_bytes, choice.chunk_bytes)
+        """Return the trees that a job on the machine would take, and their time on slow links.
 
-    def _chunked(self, candidate: Candidate, channels: int, size_bytes: int) -> tuple[int, Choice]:
-        """Return the best chunk of these trees, found from large to small, and its time."""
+        If these have such small chunks that this machine cannot move so many in that time, what is
+        best with larger ones.
+        """
         scene = self._scene
-        best: tuple[int, Choice] | None = None
-        for chunk in (self._chunk_bytes,) if self._chunk_bytes else _chunks(size_bytes):
-            choice = Choice(None, candidate.trees, candidate.packing, chunk, channels)
-            program = self._program(choice)
-            time_ns = self._simulated_ns(program, size_bytes, chunk, scene.busy_cost)
-            if best is not None and time_ns >= best[0]:
-                break
-            best = time_ns, choice
-        if best is None:
-            raise InternalError("no chunks to choose from")
-        return best
+        choice, _ = best_run(
+            scene.trees_on,
+            scene.collective,
+            size_bytes=size_bytes,
+            root=scene.root,
+            candidates=self._candidates,
+        )
+        if self._chunk_bytes:
+            choice = replace(choice, chunk_bytes=self._chunk_bytes)
+        time_ns = self._time_ns(choice, size_bytes)
+        most = int(time_ns * _cores() * _BUSY) // MOVE_CPU_NS
+        moves = num_moves(self._program(choice), size_bytes, choice.chunk_bytes)
+        if moves <= most or self._chunk_bytes:
+            return choice, time_ns
+        least = choice.chunk_bytes * moves // most // ALIGN_BYTES * ALIGN_BYTES
+        coarser = self._coarser(size_bytes, least)
+        return min(
+            ((one, self._time_ns(one, size_bytes)) for one in coarser), key=lambda one: one[1]
+        )
+
+    def _coarser(self, size_bytes: int, least: int) -> list[Choice]:
+        """Return what is promising with chunks of `least` bytes and twice as large ones."""
+        found = []
+        for candidate in self._candidates:
+            estimate = Estimate(self._scene.trees_on, candidate.packing, OURS)
+            for channels in CHANNELS:
+                if channels > 1 and channels * len(candidate.packing.trees) > _MOST_CHANNELS:
+                    break
+                for chunk in (least, 2 * least):
+                    time_ns = estimate.time_ns(
+                        size_bytes, chunk_bytes=chunk, channels_per_tree=channels
+                    )
+                    choice = Choice(None, candidate.trees, candidate.packing, chunk, channels)
+                    found.append((time_ns, choice))
+        found.sort(key=lambda one: one[0])
+        return [choice for _, choice in found[:_TRIED]]
 
     def _program(self, choice: Choice) -> Program:
-        scene = self._scene
-        return lower_packing(
-            choice.packing,
-            scene.collective,
-            root=scene.root,
-            channels_per_tree=choice.channels_per_tree,
-        )
+        setting = Setting(Candidate(choice.trees, choice.packing), choice.channels_per_tree)
+        return self._trials.program(setting)
+
+    def _time_ns(self, choice: Choice, size_bytes: int) -> int:
+        return self._simulated_ns(self._program(choice), size_bytes, choice.chunk_bytes)
 
     def _ring(self, size_bytes: int) -> Rings | None:
         tried = []
@@ -249,9 +258,7 @@ class Planner:
             tried.append(Rings(one.name, chunk, time_ns))
         return min(tried, key=lambda rings: rings.simulated_ns, default=None)
 
-    def _simulated_ns(
-        self, program: Program, size_bytes: int, chunk_bytes: int, cost: Cost = EMULATED
-    ) -> int:
+    def _simulated_ns(self, program: Program, size_bytes: int, chunk_bytes: int) -> int:
         """Return the time on the slowed links, in real nanoseconds."""
         run = simulate(
             program,
@@ -259,16 +266,21 @@ class Planner:
             size_bytes=size_bytes,
             itemsize=DTYPE.itemsize,
             chunk_bytes=chunk_bytes,
-            cost=cost.over(self._scene.scale),
+            cost=EMULATED.over(self._scene.scale),
         )
         return run.time_ns * self._scene.scale
 
 
-def _chunks(size_bytes: int) -> list[int]:
-    """Return the chunks that are worth a try for a size, from large to small."""
-    largest = 1 << max(0, (size_bytes // _LARGE_CHUNKS).bit_length() - 1)
-    found = [largest >> power for power in range(_HALVINGS)]
-    return [chunk for chunk in found if chunk >= _SMALLEST_CHUNK] or [_SMALLEST_CHUNK]
+def num_moves(program: Program, size_bytes: int, chunk_bytes: int) -> int:
+    """Return how many operands cross links in a call."""
+    count = size_bytes // max(program.input_blocks, program.output_blocks) // DTYPE.itemsize
+    chunk = chunk_bytes // DTYPE.itemsize if program.pipelined else 0
+    return sum(
+        chunks_of(channel.part, program.shares, count, DTYPE.itemsize, chunk).num_chunks
+        * sum(len(list(s.moves(rank))) for s in channel.steps if isinstance(s, Reduce))
+        for rank, steps in enumerate(program.ranks)
+        for channel in steps.channels
+    )
 
 
 def _candidates(scene: Scene, trees: str) -> tuple[Candidate, ...]:

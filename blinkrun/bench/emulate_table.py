@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blinkrun.bench.emulate_job import Call, EmulatedJob, Peer, Rings
+from blinkrun.bench.emulate_job import RING, Call, EmulatedJob, Peer, Rings
 from blinkrun.bench.emulate_options import EmulateOptions
 from blinkrun.bench.table import OURS, format_us
 from blinkrun.bench.work import Work
 from blinkrun.cli.figures import format_gpus
 from blinkrun.units import format_size
 from blinkrun.version import __version__
-
-RING = "ring"
 
 
 @dataclass(frozen=True, slots=True)

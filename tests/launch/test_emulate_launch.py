@@ -11,6 +11,7 @@ from blinkrun.launcher.cli import main
 
 Captured = pytest.CaptureFixture[str]
 
+LONG = ["--sizes", "64K", "--scale", "100000"]  # however busy this machine is
 REFUSED = [
     ("dgx-9", "bench: no machine 'dgx-9' in the catalog; near are dgx-2"),
     ("dgx-1v --gpus 0,9", "bench: --gpus 9: dgx-1v has GPUs 0-7"),
@@ -40,7 +41,7 @@ def test_a_broken_report_is_named_with_its_line(capsys: Captured, tmp_path: Path
 
 
 def test_ranks_are_as_many_as_gpus(tmp_path: Path) -> None:
-    words = ["bench", "--emulate", "dgx-1v", "--gpus", "1,4,5,7", "--sizes", "64K"]
+    words = ["bench", "--emulate", "dgx-1v", "--gpus", "1,4,5,7", *LONG]
     ended = launch(["--dry-run", *words], cwd=tmp_path)
     assert ended.code == 0
     command, environment = ended.out.splitlines()
@@ -58,12 +59,22 @@ def test_another_number_of_ranks_is_refused(capsys: Captured) -> None:
 
 
 def test_the_launcher_does_not_plan_beside_it(capsys: Captured) -> None:
-    words = ["bench", "--emulate", "dgx-1v", "--gpus", "1,4", "--sizes", "64K"]
+    words = ["bench", "--emulate", "dgx-1v", "--gpus", "1,4", *LONG]
     assert main(["--show-plan", *words]) == 2
     assert main(["--topology", "dgx-1v", *words]) == 2
     assert capsys.readouterr().err == (
         "blinkrun: --topology and --show-plan: 'bench' plans by itself\n" * 2
     )
+
+
+def test_a_scale_that_this_machine_cannot_pace_is_refused(capsys: Captured) -> None:
+    """No host copies 1 MiB as fast as GPUs do over NVLink, in several processes."""
+    words = ["--emulate", "dgx-1v", "--gpus", "0-3", "--scale", "1", "--sizes", "1M"]
+    assert main(["--mpi", "/no/mpi", "bench", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("blinkrun: bench: this machine cannot pace dgx-1v at --scale 1: 1 MiB")
+    assert said.count("\n") == 1
+    assert int(said.rpartition("try --scale ")[2]) > 1
 
 
 @pytest.mark.parametrize("words", [["--emulate", "--help"], ["--emulate", "dgx-1v", "-h"]])
@@ -75,5 +86,5 @@ def test_help_needs_no_ranks(capsys: Captured, words: list[str]) -> None:
 def test_a_machine_may_be_a_file(capsys: Captured, tmp_path: Path) -> None:
     report = tmp_path / "report.txt"
     report.write_text("\tGPU0\tGPU1\nGPU0\t X \tNV1\nGPU1\tNV1\t X \n")
-    assert main(["--dry-run", "bench", "--emulate", str(report), "--sizes", "64K"]) == 0
+    assert main(["--dry-run", "bench", "--emulate", str(report), *LONG]) == 0
     assert " -n 2 " in capsys.readouterr().out

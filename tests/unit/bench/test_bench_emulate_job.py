@@ -4,6 +4,7 @@ from fractions import Fraction
 import pytest
 from support.emulated import job_for
 
+from blinkrun.bench import emulate_plan
 from blinkrun.bench.emulate_job import EmulatedJob
 from blinkrun.bench.options import check
 from blinkrun.cli import Prepared
@@ -19,11 +20,9 @@ from blinkrun.types import Collective
 
 
 def programs_of(job):
-    rings = job.ring_programs() if job.peer else {}
     for call in job.calls:
-        yield job.tree_program(call), call.choice.chunk_bytes, call.simulated_ns
-        if call.rings:
-            yield rings[call.rings.name], call.rings.chunk_bytes, call.rings.simulated_ns
+        for way in job.ways(call, job.ring_programs()):
+            yield way.program, way.chunk_bytes, way.simulated_ns
 
 
 @pytest.mark.parametrize(
@@ -167,17 +166,35 @@ def test_a_given_chunk_is_taken():
     assert {call.choice.chunk_bytes for call in job.calls} == {48 << 10}
 
 
-@pytest.mark.parametrize(("trees", "loss"), [("exact", 0), ("few", Fraction(1, 20))])
-def test_trees_may_be_chosen_by_hand(trees, loss):
-    (call,) = job_for(f"dgx-1v --gpus 0-7 --trees {trees} --sizes 1M --chunk 32K").calls
-    packing = call.choice.packing
-    assert packing.rate >= packing.bound * (1 - loss) * Fraction(999, 1000)
-    (other,) = job_for("dgx-1v --gpus 0-7 --trees few --sizes 1M --chunk 32K").calls
-    assert len(other.choice.packing.trees) <= len(packing.trees)
+def test_trees_may_be_chosen_by_hand():
+    exact, few = (
+        job_for(f"dgx-1v --gpus 0-7 --trees {trees} --sizes 1M --chunk 32K").calls[0].choice
+        for trees in ("exact", "few")
+    )
+    assert (exact.trees, few.trees) == ("exact", "few")
+    assert len(few.packing.trees) < len(exact.packing.trees)
+
+
+def test_a_machine_with_few_cores_gets_chunks_that_it_can_move(monkeypatch):
+    """Without larger chunks eight ranks on one core would measure that core."""
+
+    def moved(cores):
+        monkeypatch.setattr(emulate_plan, "_cores", lambda: cores)
+        job = job_for("dgx-1v --gpus 0-7 --collective broadcast --sizes 1M")
+        (call,) = job.calls
+        program = job.tree_program(call)
+        return emulate_plan.num_moves(program, call.size_bytes, call.choice.chunk_bytes), call
+
+    many, _ = moved(64)
+    few, call = moved(1)
+    assert few < many
+    assert few * emulate_plan.MOVE_CPU_NS <= call.simulated_ns
 
 
 def test_the_number_of_ranks_is_that_of_the_gpus():
-    prepared = check(["--emulate", "dgx-1v", "--gpus", "0,1,4", "--sizes", "64K"], None)
+    prepared = check(
+        ["--emulate", "dgx-1v", "--gpus", "0,1,4", "--scale", "100000", "--sizes", "64K"], None
+    )
     assert isinstance(prepared, Prepared)
     assert prepared.num_ranks == 3
     assert EmulatedJob.from_json(prepared.texts["BLINKRUN_EMULATION"]).topology.devices == (0, 1, 4)

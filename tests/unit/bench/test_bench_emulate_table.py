@@ -4,7 +4,7 @@ import pytest
 from support.bench_fakes import Alone, FakeClock, FakeLibrary
 from support.emulated import job_for, options_of, rows_of
 
-from blinkrun.bench.emulate import Bench, measure, run, ways_of
+from blinkrun.bench.emulate import Bench, measure, run
 from blinkrun.bench.emulate_table import (
     EmulatedRow,
     Measured,
@@ -13,8 +13,6 @@ from blinkrun.bench.emulate_table import (
     parameter_lines,
     row_line,
 )
-from blinkrun.bench.work import Work
-from blinkrun.types import DType, Op
 
 MIB = 1 << 20
 WORDS = "dgx-1v --gpus 1,4,5,7 --against ring --sizes 1M --collective broadcast --root 4"
@@ -27,9 +25,8 @@ def job():
 
 def make_row(job, ours_us, ring_us, wrong=0):
     (call,) = job.calls
-    work = Work(job.collective.label, DType.FLOAT32, Op.SUM, job.root, job.size, call.size_bytes)
     measured = {"blinkrun": Measured(ours_us, wrong), "ring": Measured(ring_us, 0)}
-    return EmulatedRow(work, call, {n: m for n, m in measured.items() if m.time_us})
+    return EmulatedRow(job.work(call), call, {n: m for n, m in measured.items() if m.time_us})
 
 
 def test_bandwidths_are_those_of_the_machine(job):
@@ -106,7 +103,7 @@ def test_each_program_is_loaded_once_checked_and_then_timed(job):
     loaded = []
     options = options_of(f"{WORDS} --rounds 2 --iters 4")
     (call,) = job.calls
-    ways = ways_of(job, call, job.ring_programs())
+    ways = job.ways(call, job.ring_programs())
     trees, ring = [(way.program, way.chunk_bytes) for way in ways]
     bench = bench_of(FakeClock(), [9.0, 1.0, 1.0, 4.0, 2.0, 9.0, 3.0, 3.0, 7.0, 9.0], loaded)
     row = measure(job, call, ways, options, bench)
