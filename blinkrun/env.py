@@ -21,6 +21,7 @@ PLAN = "BLINKRUN_PLAN"  # set by the launcher: the file with the plan that it ha
 EMULATION = "BLINKRUN_EMULATION"  # set by the launcher: the file with what `bench` emulates
 BUCKET = "BLINKRUN_BUCKET_BYTES"  # size of gradient buckets
 OVERLAP = "BLINKRUN_OVERLAP"  # auto | on | off
+TUNE = "BLINKRUN_TUNE"  # auto | on | off: chunk sizes learned from the job's own calls
 
 DEFAULT_TIMEOUT_S = 600.0
 

@@ -22,6 +22,7 @@ from blinkrun.errors import LaunchError, NotInitializedError, UsageError
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
     from blinkrun.communicator import Communicator
+    from blinkrun.executors.cpu import CpuExecutor
     from blinkrun.executors.emulation import Emulation
     from blinkrun.planner.plan import Plan
     from blinkrun.topology.graph import Topology
@@ -36,6 +37,7 @@ class _State:
     control: ControlPlane | None = None
     group: Any = None  # of the native core; outlives the communicator until the end
     pid: int = 0
+    settle: Callable[[], None] | None = None  # keeps what was learned for the next job
     hooked: bool = False
     failed: bool = False
 
@@ -74,6 +76,7 @@ def init(
     if timeout_s is not None and not timeout_s > 0:
         raise UsageError(f"timeout_s is {timeout_s}, need more than 0 seconds")
     deadline_s = env.timeout_s() if timeout_s is None else float(timeout_s)
+    tune = env.choice(env.TUNE, ("auto", "on", "off"), "auto")
     from blinkrun.comm.world import connect, gather_world  # noqa: PLC0415
     from blinkrun.communicator import Communicator  # noqa: PLC0415
     from blinkrun.executors import cpu  # noqa: PLC0415
@@ -99,6 +102,9 @@ def init(
         cores=cores,
         emulation=emulation,
     )
+    # On shared memory there is nothing to be gained by it, so it is left out unless asked for.
+    if world.rank == 0 and (tune == "on" or (tune == "auto" and emulation is not None)):
+        _state.settle = _tuned(executor, emulation)
     _state.communicator = Communicator(control, world, executor, cores)
     _state.control = control
     _state.group = executor.group
@@ -115,8 +121,11 @@ def shutdown() -> None:
     Not collective: ranks that still wait for this one get a `PeerLeftError`.
     """
     communicator, _state.communicator = _state.communicator, None
+    settle, _state.settle = _state.settle, None
     if communicator is not None:
         communicator.close()
+    if settle is not None:
+        settle()
 
 
 def is_initialized() -> bool:
@@ -158,6 +167,25 @@ def _plan_for(
     if text is None:
         raise LaunchError(f"{reason} (rank 0 could not plan)")
     return Plan.from_json(text)
+
+
+def _tuned(executor: CpuExecutor, emulation: Emulation | None) -> Callable[[], None]:
+    """Let the executor learn its chunks; return what keeps them for the next job."""
+    from blinkrun.planner import store  # noqa: PLC0415
+    from blinkrun.select import online  # noqa: PLC0415
+
+    folder = store.cache_dir()
+    pace = f"at 1/{emulation.scale}" if emulation else ""
+    key = f"chunks {executor.plan.topology_hash} {pace}"
+    before = store.kept(folder, key, online.settled_from_json) or {}
+    tuner = online.OnlineTuner(before)
+    executor.tune(tuner)
+
+    def settle() -> None:
+        if tuner.settled() != before:
+            store.keep(folder, key, online.settled_to_json(tuner.settled()))
+
+    return settle
 
 
 def _own_plan(topology: Topology) -> Plan:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower, lower_packing
 from blinkrun.types import Collective, DType, Op, Rank
 
+_ONE_BLOCK = (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
 JOIN_TIMEOUT_S = 60.0
 PAGE = 4096
 ANY_SIZE = 2**64 - 1
@@ -116,6 +117,16 @@ class Request:
         )
 
 
+class Tuner(Protocol):
+    """Chooses the chunks of calls, and learns how long they took (`select.online`)."""
+
+    def chunk_bytes(self, collective: Collective, size_bytes: int, root: Rank = 0) -> int:
+        """Return the chunk of the next such call; 0 leaves it to the program."""
+
+    def record(self, collective: Collective, size_bytes: int, time_ns: int, root: Rank = 0) -> None:
+        """Learn how long the call took."""
+
+
 class CpuExecutor:
     """One rank's part in the group of its host; every rank of the host must make one.
 
@@ -161,6 +172,7 @@ class CpuExecutor:
         self.plan = plan
         self.emulation = emulation
         self.choices = dict(choices or {})
+        self.tuner: Tuner | None = None
         self._given: set[tuple[Collective, Rank]] = set()
         self.rank = ranks.index(control.rank)
         self.size = len(ranks)
@@ -282,10 +294,37 @@ class CpuExecutor:
             routes = self.emulation.routes
         self.group.load(encode(program, self.rank, routes), most_bytes, chunk_bytes)
 
+    def tune(self, tuner: Tuner) -> None:
+        """Let `tuner` choose the chunks of all ranks; for the first rank, before its first call.
+
+        Its calls then go the long way, which takes about a microsecond more.
+        """
+        self.tuner = tuner
+        self.fast = _not_fast
+
     def run(self, request: Request) -> None:
         """Run one call to its end."""
         self.load(request.collective, request.root)
-        self.group.run(*request.args())
+        if self.tuner is None:
+            self.group.run(*request.args())
+        else:
+            self._run_tuned(self.tuner, request)
+
+    def _run_tuned(self, tuner: Tuner, request: Request) -> None:
+        given = (request.collective, request.root) in self._given  # with chunks of its own
+        if given or not self.group.idle():
+            self.group.run(*request.args())
+            return
+        blocks = 1 if request.collective in _ONE_BLOCK else self.size
+        size_bytes = request.count * request.dtype.itemsize * blocks
+        call = request.collective, size_bytes
+        self.group.set_chunk_bytes(tuner.chunk_bytes(*call, root=request.root))
+        try:
+            self.group.run(*request.args())
+        finally:
+            self.group.set_chunk_bytes(0)
+        took_ns = self.group.last_paced_ns() if self.emulation else self.group.last_ns()
+        tuner.record(*call, took_ns, root=request.root)
 
     def submit(self, request: Request) -> Any:
         """Queue one call for the helper thread; the job's `wait()` raises what went wrong."""
@@ -305,3 +344,8 @@ class CpuExecutor:
     def contains(self, pointer: int) -> bool:
         """Whether `pointer` lies in this rank's arena."""
         return bool(self.group.contains(pointer))
+
+
+def _not_fast(*_: Any) -> bool:
+    """Stand for the core's short way where every call is to take the long one."""
+    return False

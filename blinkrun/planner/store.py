@@ -134,16 +134,33 @@ def cached(
     """
     if folder is None:
         return make()
-    path = folder / f"{_digest(f'{PLAN_VERSION} {key}')[:32]}.plan"
-    text = _read(path)
-    if text is not None:
-        try:
-            return decode(text)
-        except (ValueError, LookupError, TypeError) as err:
-            _say_broken(path, str(err))
-    value = make()
-    _write(encode(value), path)
+    value = kept(folder, key, decode)
+    if value is None:
+        value = make()
+        keep(folder, key, encode(value))
     return value
+
+
+def kept(folder: Path, key: str, decode: Callable[[str], _T]) -> _T | None:
+    """Return what `folder` keeps under `key`, None if that is nothing, or broken; see `cached`."""
+    path = _place(folder, key)
+    text = _read(path)
+    if text is None:
+        return None
+    try:
+        return decode(text)
+    except (ValueError, LookupError, TypeError) as err:
+        _say_broken(path, str(err))
+        return None
+
+
+def keep(folder: Path, key: str, text: str) -> None:
+    """Let `folder` keep a text under `key`, in place of what it kept there before."""
+    _write(text, _place(folder, key))
+
+
+def _place(folder: Path, key: str) -> Path:
+    return folder / f"{_digest(f'{PLAN_VERSION} {key}')[:32]}.plan"
 
 
 def _read(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.topologies import host_of
 
@@ -11,8 +12,11 @@ from blinkrun.comm import world as world_module
 from blinkrun.comm.loopback import LoopbackControl
 from blinkrun.comm.world import World
 from blinkrun.errors import LaunchError, NotInitializedError, UsageError
+from blinkrun.planner import store
 from blinkrun.planner.make import make_plan
+from blinkrun.select import online
 from blinkrun.topology.cpu import cpu_topology
+from blinkrun.types import Collective
 
 
 @pytest.fixture
@@ -23,6 +27,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setenv("BLINKRUN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("BLINKRUN_TIMEOUT_S", raising=False)
     monkeypatch.delenv("BLINKRUN_PLAN", raising=False)
+    monkeypatch.delenv("BLINKRUN_TUNE", raising=False)
 
 
 @pytest.mark.usefixtures("alone")
@@ -77,7 +82,7 @@ def test_other_ranks_hear_that_rank_0_could_not_plan(monkeypatch):
             return None, "no such machine"
 
     with pytest.raises(LaunchError, match=r"no such machine \(rank 0 could not plan\)"):
-        runtime._plan_for(Second(), 1, frozenset({0}))
+        runtime._plan_for(Second(), 1, frozenset({0}), None)
 
 
 @pytest.mark.usefixtures("alone")
@@ -118,3 +123,47 @@ def test_a_plan_that_does_not_fit_is_one_line(monkeypatch, tmp_path, text, probl
 def test_a_timeout_that_is_none(timeout_s):
     with pytest.raises(UsageError, match="timeout_s is"):
         blinkrun.init(timeout_s=timeout_s)
+
+
+def tuned_chunks(folder):
+    """What the job before has kept."""
+    topology_hash = runtime.world().executor.plan.topology_hash
+    return store.kept(folder / "plans", f"chunks {topology_hash} ", online.settled_from_json)
+
+
+@pytest.mark.usefixtures("alone")
+def test_chunks_are_learned_and_kept_for_the_next_job(monkeypatch, tmp_path):
+    monkeypatch.setenv("BLINKRUN_TUNE", "on")
+    runtime.init()
+    array = np.zeros(1 << 16, np.float32)
+    assert tuned_chunks(tmp_path) is None
+    for _ in range(100):
+        runtime.world().allreduce(array, out=array)
+    tuner = runtime.world().executor.tuner
+    assert tuner.is_settled(Collective.ALLREDUCE, array.nbytes)
+    runtime.shutdown()
+    runtime.init()
+    kept = tuned_chunks(tmp_path)
+    assert kept == tuner.settled()
+    assert set(kept) == {online.kind_of(Collective.ALLREDUCE, array.nbytes)}
+    assert runtime.world().executor.tuner.settled() == kept
+    runtime.shutdown()
+
+
+@pytest.mark.parametrize("value", ["", "auto", "off"])
+@pytest.mark.usefixtures("alone")
+def test_on_shared_memory_nothing_is_tuned_unasked(monkeypatch, value):
+    monkeypatch.setenv("BLINKRUN_TUNE", value)
+    runtime.init()
+    executor = runtime.world().executor
+    assert executor.tuner is None
+    array = np.zeros(1 << 16, np.float32)
+    assert executor.fast(int(Collective.ALLREDUCE), array, array, 0, 0)  # the short way is open
+    runtime.shutdown()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_word_that_is_none_of_the_choices(monkeypatch):
+    monkeypatch.setenv("BLINKRUN_TUNE", "maybe")
+    with pytest.raises(UsageError, match="BLINKRUN_TUNE=maybe"):
+        runtime.init()
