@@ -20,6 +20,7 @@ from blinkrun.comm.threads import ThreadControl, thread_controls
 from blinkrun.comm.world import World
 from blinkrun.communicator import Communicator
 from blinkrun.errors import UsageError
+from blinkrun.executors import native
 from blinkrun.executors.cpu import CpuExecutor
 from blinkrun.executors.emulation import Emulation
 from blinkrun.planner.plan import Plan
@@ -32,7 +33,7 @@ MARGIN = Fraction(3, 2)
 LARGEST_BYTES = 16 << 20  # that every thread has of memory
 TRIES = 5  # the quickest counts: others use the machine too
 TIMEOUT_S = 30.0
-ARENA_BYTES = 3 * LARGEST_BYTES  # what is given and what is got, and what the executor needs
+ARENA_BYTES = native.ARENA_RESERVED + 3 * LARGEST_BYTES  # what is given, what is got, and rounding
 
 
 def check_pace(job: EmulatedJob, plan: Plan) -> None:

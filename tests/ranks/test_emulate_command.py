@@ -91,6 +91,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environ: dict[str, str]) 
     deadline_s = time.monotonic() + DEADLINE_S / 2
     while sum("-m blinkrun.bench.main" in commandline(pid) for pid in marked(job.mark)) < 4:
         assert time.monotonic() < deadline_s, "no ranks came up"
+        assert Path(f"/proc/{job.pid}").exists(), job.end()
         time.sleep(POLL_S)
     job.signal(signal.SIGINT)
     ended = job.end()

@@ -26,6 +26,13 @@ def test_every_program_is_tried_on_this_machine(job, plan):
     assert all(1_000 < time_ns < 1_000_000_000 for time_ns in times)
 
 
+def test_there_is_memory_for_the_largest_size_that_is_tried():
+    size = emulate_pace.LARGEST_BYTES
+    job = job_for(f"dgx-1v --gpus 0,1 --collective allgather --chunk 1M --sizes {size}")
+    ways = job.ways(job.calls[0], {})
+    assert len(shortest_ns(job, job.calls[0], ways, make_plan(job.topology))) == 1
+
+
 def test_a_scale_that_gives_links_time_enough_is_kept():
     assert scale_for(1000, least_ns=10, links_ns=15) == 1000
 
