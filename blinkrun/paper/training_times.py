@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
+from blinkrun.errors import InternalError
 from blinkrun.paper.hosts import HOSTS, two_hosts
 from blinkrun.paper.links import allocation, fabric_alone, lane_of
 from blinkrun.paper.pool import mapped
-from blinkrun.planner.make import in_shares
 from blinkrun.planner.multihost import plan_hosts
 from blinkrun.planner.packing import Flow
-from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.rings import RingKind, ring_peer
-from blinkrun.planner.solve import pack
+from blinkrun.schedule.choice import Choice
 from blinkrun.schedule.lower import lower_packing
-from blinkrun.schedule.peer import ring_programs
-from blinkrun.simulator.cost import OURS, RINGS
+from blinkrun.select.candidates import Candidate, candidates_for
+from blinkrun.select.predict import best_run, ring_run
+from blinkrun.simulator.cost import OURS
 from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.overlap import MIB, TimeTable, monotone
 from blinkrun.topology.graph import Topology
-from blinkrun.topology.hosts import through_one_gpu
 from blinkrun.types import Collective
 
 SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
 """From the least bucket up; in between, and beyond for VGG16's largest, times are linear."""
 
+ANCHORS = (2 * MIB, 16 * MIB)
+"""Sizes for which trees, channels and chunks are looked for; others take the better of these."""
+
 RING_SIZES = (*SIZES, 512 * MIB)
 """Rings get their chunks by size up to there, so beyond 128 MiB their times are not linear yet."""
 
 MACHINE = "dgx-1v"
-_CHUNKS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
-_CHANNELS = (1, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,62 +81,51 @@ def two_host_tables(network_gbps: int = 40) -> HostTables:
     """Return the times on the paper's two hosts, simulated."""
     joined = two_hosts(network_gbps)
     hosts = [allocation(MACHINE, gpus) for gpus in HOSTS]
-    packing = plan_hosts(hosts, joined, Flow.BOTH)
-    return HostTables(_ring_times(joined), _tree_times(joined, packing), joined.size)
+    trees = (Candidate("three phases", plan_hosts(hosts, joined, Flow.BOTH)),)
+    return HostTables(_ring_times(joined), _tree_times(joined, trees, ANCHORS), joined.size)
 
 
 def _one_host(gpus: tuple[int, ...]) -> Tables:
     topology = allocation(MACHINE, gpus)
+    nvlink = fabric_alone(topology)
     peer = ring_peer(topology, Flow.BOTH, lane=lane_of(MACHINE))
     return Tables(
         ring=_ring_times(topology),
-        blink=_packed_times(topology),
-        nvlink=_packed_times(fabric_alone(topology)),
+        blink=_tree_times(topology, candidates_for(topology, Collective.ALLREDUCE), ANCHORS),
+        nvlink=_tree_times(nvlink, candidates_for(nvlink, Collective.ALLREDUCE), ANCHORS[-1:]),
         ring_kind=peer.kind,
         num_rings=len(peer.rings),
     )
 
 
-def _packed_times(topology: Topology) -> TimeTable:
-    packing = in_shares(topology, *pack(topology, Flow.BOTH, loss=Fraction(0)))
-    return _tree_times(topology, packing)
-
-
-def _tree_times(topology: Topology, packing: PlannedPacking) -> TimeTable:
-    """Return the best of some chunks and channels for each size."""
-    programs = [
-        lower_packing(packing, Collective.ALLREDUCE, channels_per_tree=channels)
-        for channels in _CHANNELS
+def _tree_times(
+    topology: Topology, trees: Sequence[Candidate], anchors: Sequence[int]
+) -> TimeTable:
+    """Return the times of the trees, channels and chunks that are best for one of the anchors."""
+    choices = [
+        best_run(topology, Collective.ALLREDUCE, size_bytes=size, candidates=trees)[0]
+        for size in anchors
     ]
     return monotone(
-        (
-            size,
-            min(
-                simulate(program, topology, size_bytes=size, chunk_bytes=chunk, cost=OURS).time_ns
-                for program in programs
-                for chunk in _CHUNKS
-            ),
-        )
-        for size in SIZES
+        (size, min(_choice_ns(topology, choice, size) for choice in choices)) for size in SIZES
     )
+
+
+def _choice_ns(topology: Topology, choice: Choice, size_bytes: int) -> int:
+    program = lower_packing(
+        choice.packing, Collective.ALLREDUCE, channels_per_tree=choice.channels_per_tree
+    )
+    return simulate(
+        program, topology, size_bytes=size_bytes, chunk_bytes=choice.chunk_bytes, cost=OURS
+    ).time_ns
 
 
 def _ring_times(topology: Topology) -> TimeTable:
-    programs = ring_programs(topology, Collective.ALLREDUCE, lane=lane_of(MACHINE))
-    links = through_one_gpu(topology)
-    return monotone(
-        (
-            size,
-            min(
-                simulate(
-                    peer.program,
-                    links,
-                    size_bytes=size,
-                    chunk_bytes=peer.chunk_bytes_of(size),
-                    cost=RINGS,
-                ).time_ns
-                for peer in programs
-            ),
-        )
-        for size in RING_SIZES
-    )
+    return monotone((size, _ring_ns(topology, size)) for size in RING_SIZES)
+
+
+def _ring_ns(topology: Topology, size_bytes: int) -> int:
+    found = ring_run(topology, Collective.ALLREDUCE, size_bytes=size_bytes, lane=lane_of(MACHINE))
+    if found is None:
+        raise InternalError(f"{topology.name}: no ring joins {topology.size} GPUs")
+    return found[1].time_ns

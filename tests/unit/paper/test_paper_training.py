@@ -288,11 +288,12 @@ def test_simulated_trees_are_as_fast_as_their_links(simulated):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # ten allocations; a minute and a half on two quiet cores
 def test_goals_are_met_on_the_papers_configurations():
     figure = fig17()
     assert all(goal.is_met for goal in figure.goals), figure.goals
-    # nowhere slower than rings by more than a hundredth
-    assert min(row["iteration_saved_pct"] for row in figure.rows) > -1
+    # nowhere slower than rings
+    assert min(row["iteration_saved_pct"] for row in figure.rows) > 0
 
 
 @pytest.mark.slow
