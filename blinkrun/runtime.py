@@ -172,18 +172,22 @@ def _plan_for(
 def _tuned(executor: CpuExecutor, emulation: Emulation | None) -> Callable[[], None]:
     """Let the executor learn its chunks; return what keeps them for the next job."""
     from blinkrun.planner import store  # noqa: PLC0415
+    from blinkrun.schedule.ir import Addressing  # noqa: PLC0415
     from blinkrun.select import online  # noqa: PLC0415
 
     folder = store.cache_dir()
-    pace = f"at 1/{emulation.scale}" if emulation else ""
-    key = f"chunks {executor.plan.topology_hash} {pace}"
-    before = store.kept(folder, key, online.settled_from_json) or {}
-    tuner = online.OnlineTuner(before)
-    executor.tune(tuner)
+    pace = f" at 1/{emulation.scale}" if emulation else ""
+    keys = {way: f"chunks {executor.plan.topology_hash}{pace} {way.name}" for way in Addressing}
+    before = {
+        way: store.kept(folder, key, online.settled_from_json) or {} for way, key in keys.items()
+    }
+    tuners = {way: online.OnlineTuner(settled) for way, settled in before.items()}
+    executor.tune(tuners)
 
     def settle() -> None:
-        if tuner.settled() != before:
-            store.keep(folder, key, online.settled_to_json(tuner.settled()))
+        for way, tuner in tuners.items():
+            if tuner.settled() != before[way]:
+                store.keep(folder, keys[way], online.settled_to_json(tuner.settled()))
 
     return settle
 

@@ -172,7 +172,8 @@ class CpuExecutor:
         self.plan = plan
         self.emulation = emulation
         self.choices = dict(choices or {})
-        self.tuner: Tuner | None = None
+        self.tuners: Mapping[Addressing, Tuner] = {}
+        self._pipelined: set[tuple[Collective, Rank, Addressing]] = set()
         self._given: set[tuple[Collective, Rank]] = set()
         self.rank = ranks.index(control.rank)
         self.size = len(ranks)
@@ -237,6 +238,8 @@ class CpuExecutor:
         for addressing in ways:
             for program, most_bytes, chunk_bytes in self._lowered(collective, root, addressing):
                 self._load(program, most_bytes, chunk_bytes)
+                if program.pipelined:
+                    self._pipelined.add((collective, root, addressing))
         if self.emulation is None:
             self._load(lower(self.plan, collective, root=root, eager=True))
 
@@ -294,27 +297,41 @@ class CpuExecutor:
             routes = self.emulation.routes
         self.group.load(encode(program, self.rank, routes), most_bytes, chunk_bytes)
 
-    def tune(self, tuner: Tuner) -> None:
-        """Let `tuner` choose the chunks of all ranks; for the first rank, before its first call.
+    def tune(self, tuners: Mapping[Addressing, Tuner]) -> None:
+        """Let a tuner choose the chunks of all ranks; for the first rank, before its first call.
 
-        Its calls then go the long way, which takes about a microsecond more.
+        There is one for each way of addressing: where the buffers lie decides which chunks are
+        good. Its calls then go the long way, which takes about a microsecond more.
         """
-        self.tuner = tuner
+        self.tuners = tuners
         self.fast = _not_fast
 
     def run(self, request: Request) -> None:
         """Run one call to its end."""
         self.load(request.collective, request.root)
-        if self.tuner is None:
+        tuner = self._tuner(request) if self.tuners else None
+        if tuner is None:
             self.group.run(*request.args())
         else:
-            self._run_tuned(self.tuner, request)
+            self._run_tuned(tuner, request)
+
+    def _tuner(self, request: Request) -> Tuner | None:
+        """Return what chooses the chunks of a call; None where it has none, or chunks of its own.
+
+        The other ranks' buffers are taken to lie where this one's do.
+        """
+        is_in = self.contains(request.input)
+        is_out = self.contains(request.output)
+        way = Addressing.DIRECT if is_in and is_out else Addressing.STAGED
+        if is_out and not is_in and request.collective is Collective.ALLREDUCE:
+            way = Addressing.OUTPUT_ONLY
+        root = request.root if request.collective.is_rooted else 0
+        key = (request.collective, root)
+        if key in self._given or (*key, way) not in self._pipelined or not self.group.idle():
+            return None
+        return self.tuners.get(way)
 
     def _run_tuned(self, tuner: Tuner, request: Request) -> None:
-        given = (request.collective, request.root) in self._given  # with chunks of its own
-        if given or not self.group.idle():
-            self.group.run(*request.args())
-            return
         blocks = 1 if request.collective in _ONE_BLOCK else self.size
         size_bytes = request.count * request.dtype.itemsize * blocks
         call = request.collective, size_bytes
