@@ -108,9 +108,10 @@ def test_every_operand_of_another_rank_names_the_link_that_carries_it(program):
         steps = [step for _ in range(sum(header[-2:])) for step in reader.channel().steps]
         assert header[0] == ROUTED_VERSION
         for reduce in (step for step in steps if isinstance(step, Reduce)):
-            for operand in (*reduce.dsts, *reduce.srcs):
+            for number, operand in enumerate((*reduce.dsts, *reduce.srcs)):
                 link = reader.links.pop(0)
-                ends = (rank, operand.rank) if operand in reduce.dsts else (operand.rank, rank)
+                is_dst = number < len(reduce.dsts)  # a root reads and writes the same memory
+                ends = (rank, operand.rank) if is_dst else (operand.rank, rank)
                 if operand.rank == rank:
                     assert link == 0
                 else:

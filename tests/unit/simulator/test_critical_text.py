@@ -33,7 +33,7 @@ def test_a_chain_by_its_devices():
         "link 5->6 is busy 65 %, 6->2 65 %, 2->3 65 %",
         "1.529 ms are launch 20 us; step 6 us of 6 steps; latency 3 us of 6 steps; "
         "transfer 1.5 ms of 6 steps, at 100 % of what its links can",
-        "most of it on link 2->3 (nvlink): 1 ms in 4 transfers",
+        "most of it on link 5->6 (nvlink): 500 us in 2 transfers",
         "bound by 0->1 and 2 more: busy 65 %, carries 0.654 of 1 GB/s (65 %)",
     ]
 
