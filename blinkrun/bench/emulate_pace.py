@@ -64,8 +64,8 @@ def check_pace(job: EmulatedJob, plan: Plan) -> None:
     if scales[worst] > job.scale:
         raise UsageError(
             f"this machine cannot pace {job.topology.name} at --scale {job.scale}:"
-            f" {format_size(call.size_bytes)} take it {quickest[worst] / 1e6:.1f} ms over any"
-            f" links, and these links {ways[worst].simulated_ns / 1e6:.1f} ms;"
+            f" {format_size(call.size_bytes)} keep it busy for {quickest[worst] / 1e6:.1f} ms, and"
+            f" links at that scale need only {ways[worst].simulated_ns / 1e6:.1f} ms;"
             f" try --scale {scales[worst]}"
         )
 

@@ -95,9 +95,9 @@ def _trees_text(call: Call) -> str:
     packing, choice = call.choice.packing, call.choice
     number = len(packing.trees)
     share = 100 * packing.rate / packing.bound if packing.bound else 100
-    text = f"{number} {choice.trees} tree{'s' if number > 1 else ''} of depth {packing.depth}"
+    text = f"{number} tree{'s' if number > 1 else ''} of depth {packing.depth} ({choice.trees})"
     text += f", {choice.channels_per_tree} channel{'s' if choice.channels_per_tree > 1 else ''}"
-    text += f" each, {_chunk_text(choice.chunk_bytes)}"
+    text += f"{' each' if number > 1 else ''}, {_chunk_text(choice.chunk_bytes)}"
     return f"{text}, {float(packing.rate / 1000):.4g} GB/s, {float(share):.4g} % of the bound"
 
 

@@ -58,7 +58,7 @@ def test_a_machine_that_is_too_slow_is_told_what_scale_would_do(job, plan, monke
     with pytest.raises(UsageError) as caught:
         check_pace(job, plan)
     said = str(caught.value)
-    assert said.startswith("this machine cannot pace dgx-1v at --scale 1000: 512 KiB take it ")
+    assert said.startswith("this machine cannot pace dgx-1v at --scale 1000: 512 KiB keep it busy ")
     assert said.endswith("; try --scale 4600")  # three times too slow, and half as much again
     assert "\n" not in said
     assert calls == [512 << 10]  # the larger size: a start and an end say little
