@@ -131,8 +131,8 @@ SHARED_MEMORY = Cost(
 
 EMULATED = Cost(
     "emulation",
-    # from the barrier to the first piece, and from the last one to the slowest rank: 4 KiB over 2, 4
-    # and 8 ranks on 2 cores of an AMD EPYC take 165 to 300 us longer than over their links. Steps
+    # from the barrier to the first piece, and from the last one to the slowest rank: 4 KiB over 2,
+    # 4 and 8 ranks on 2 cores of an AMD EPYC take 165 to 300 us longer than over their links. Steps
     # and hops take nothing: the emulated machine's time goes on while a rank has no core.
     launch_ns=200_000,
     latencies_ns=tuple((kind, 0) for kind in LinkKind),
