@@ -82,7 +82,8 @@ def two_host_tables(network_gbps: int = 40) -> HostTables:
     joined = two_hosts(network_gbps)
     hosts = [allocation(MACHINE, gpus) for gpus in HOSTS]
     trees = (Candidate("three phases", plan_hosts(hosts, joined, Flow.BOTH)),)
-    return HostTables(_ring_times(joined), _tree_times(joined, trees, ANCHORS), joined.size)
+    anchors = (*ANCHORS, SIZES[-1])  # a narrow network wants larger chunks for larger data
+    return HostTables(_ring_times(joined), _tree_times(joined, trees, anchors), joined.size)
 
 
 def _one_host(gpus: tuple[int, ...]) -> Tables:
