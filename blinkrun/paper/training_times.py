@@ -23,13 +23,13 @@ from blinkrun.topology.graph import Topology
 from blinkrun.types import Collective
 
 SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
-"""From the least bucket up; in between, and beyond for VGG16's largest, times are linear."""
+"""From the least bucket up; in between times are linear, and VGG16's largest has the last rate."""
 
 ANCHORS = (2 * MIB, 16 * MIB)
 """Sizes for which trees, channels and chunks are looked for; others take the better of these."""
 
 RING_SIZES = (*SIZES, 512 * MIB)
-"""Rings get their chunks by size up to there, so beyond 128 MiB their times are not linear yet."""
+"""A ring's chunks grow with the size up to there; trees would gain less than a hundredth."""
 
 MACHINE = "dgx-1v"
 

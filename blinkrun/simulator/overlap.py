@@ -210,7 +210,8 @@ class TimeTable:
     """Times by size from a few that are known; linear in between, rounded up.
 
     Below the smallest size the time is that of the smallest: there it is all latency. Above the
-    largest the last slope goes on. A larger size never takes less time.
+    largest the rate is that of the largest. So a larger size never takes less time, and what
+    bounds the rate of all known sizes bounds that of every size.
 
     Attributes
     ----------
@@ -221,7 +222,7 @@ class TimeTable:
     --------
     >>> table = TimeTable(((100, 10), (200, 15), (400, 35)))
     >>> [table(size) for size in (1, 100, 110, 300, 500)]
-    [10, 10, 11, 25, 45]
+    [10, 10, 11, 25, 44]
     """
 
     points: tuple[tuple[int, int], ...]
@@ -238,6 +239,9 @@ class TimeTable:
 
     def __call__(self, size_bytes: int) -> int:
         """Return the time of so many bytes, in ns."""
+        largest, longest = self.points[-1]
+        if size_bytes > largest:
+            return -(-longest * size_bytes // largest)
         sizes = [size for size, _ in self.points]
         after = min(max(bisect_right(sizes, size_bytes), 1), len(sizes) - 1)
         (small, less), (large, more) = self.points[after - 1], self.points[after]

@@ -139,9 +139,15 @@ def test_known_times_are_kept_unless_a_smaller_size_took_longer(known):
         assert table(size) == longest >= time_ns
 
 
-def test_times_go_on_beyond_the_largest_known_size():
+def test_beyond_the_largest_known_size_its_rate_goes_on():
     table = TimeTable(((1000, 50), (2000, 60)))
-    assert [table(size) for size in (0, 999, 1001, 4000)] == [50, 50, 51, 80]
+    assert [table(size) for size in (0, 999, 1001, 2000, 4000, 4001)] == [50, 50, 51, 60, 120, 121]
+
+
+@given(points, st.integers(0, 3 * 10**6), st.integers(1, 50))
+def test_no_size_is_faster_than_a_link_that_bounds_all_known_ones(known, size, link):
+    table = monotone((one, max(time_ns, one * link)) for one, time_ns in known.items())
+    assert table(size) >= size * link
 
 
 @pytest.mark.parametrize(
