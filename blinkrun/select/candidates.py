@@ -129,12 +129,14 @@ def _over(
     )
     starts = [best, nearly, few, *(one for one in more if one is not None)]
     is_deep = max(tree.depth for tree in in_shares(topology, best, certificate).trees) > 1
+    # Stars of equal rates move their parts at once: they need no second channel.
+    is_even = not is_deep and len(set(best.rates)) == 1
     found = []
     roots = topology.size if flow.is_joint else 1
-    for most in _CHANNELS if is_deep else ():
+    for most in () if is_even else _CHANNELS:
         fair = fair_packing(topology, starts, most_channels=max(2, most // roots))
         packing = in_shares(topology, fair, certificate)
-        if packing.depth > 1:  # stars move a part at once: they need no second channel
+        if packing.depth > 1 or not is_deep:
             found.append(Candidate(f"packed in {len(fair.trees)} channels", packing))
     if not is_deep:
         found.append(_named("packed", in_shares(topology, best, certificate)))
