@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blinkrun.paper.cases import Outcome
+from blinkrun.paper.links import PCIE3_X16_MB_PER_S
 from blinkrun.planner.rings import RingKind
 from blinkrun.types import Collective
 
 FAR = 0.15
+_PCIE_GB_PER_S = PCIE3_X16_MB_PER_S / 1000
 _REDUCING_GB_PER_S = (16.0, 20.5)  # per lane of the bound: the paper's allreduce trees
 
 
@@ -62,10 +64,23 @@ def causes(rows: Sequence[Compared]) -> tuple[str, ...]:
     for row in rows:
         for cause in (*_of_blink(row), *_of_rings(row)):
             found.setdefault(cause, []).append(row.gpus)
-    return tuple(
-        f"{cause} ({len(gpus)} of {len(rows)} rows: {'; '.join(gpus)})"
-        for cause, gpus in found.items()
-    )
+    every = [row.gpus for row in rows]
+    return tuple(f"{cause} ({_named(gpus, every)})" for cause, gpus in found.items())
+
+
+def _named(gpus: Sequence[str], every: Sequence[str]) -> str:
+    """Return which of all rows these are, in as few words as can be.
+
+    >>> _named(["0,1", "2,3"], ["0,1", "2,3", "4,5"])
+    '2 of 3 rows: all but 4,5'
+    """
+    head = f"{len(gpus)} of {len(every)} rows"
+    others = [one for one in every if one not in gpus]
+    if not others:
+        return f"all {len(every)} rows"
+    if len(others) < len(gpus):
+        return f"{head}: all but {'; '.join(others)}"
+    return f"{head}: {'; '.join(gpus)}"
 
 
 def _is_far(value: float, paper: float) -> bool:
@@ -77,7 +92,8 @@ def _of_blink(row: Compared) -> Iterator[str]:
     if not _is_far(row.blink, row.paper_blink):
         return
     per_lane = row.paper_blink / row.bound_lanes
-    low, high = _REDUCING_GB_PER_S
+    low, high = _PCIE_GB_PER_S = PCIE3_X16_MB_PER_S / 1000
+_REDUCING_GB_PER_S
     if not _is_far(row.nvlink, row.paper_blink):
         yield (
             "Blink: PCIe carries a part beside NVLink, which the paper's figure leaves out; over "
@@ -108,11 +124,15 @@ def _of_rings(row: Compared) -> Iterator[str]:
         return
     over_pcie = row.outcome.rings.kind is RingKind.PCIE
     above = row.paper_nccl > row.ring
-    if over_pcie and above:
+    if over_pcie and above and row.ring > _PCIE_GB_PER_S:
+        yield (
+            "NCCL: no NVLink ring, but a chain of NVLinks along which the simulated ring broadcasts "
+            "over a lane; the paper's bar is a little above what a lane gives its rings elsewhere"
+        )
+    elif over_pcie and above:
         yield (
             "NCCL: the paper's bar is more than PCIe carries, though the wiring closes no NVLink "
-            "ring over these GPUs: its NCCL must have gone through a GPU twice, or in a chain of "
-            "NVLinks; the rings here do neither"
+            "ring over these GPUs"
         )
     elif over_pcie:
         yield (
