@@ -92,8 +92,7 @@ def _of_blink(row: Compared) -> Iterator[str]:
     if not _is_far(row.blink, row.paper_blink):
         return
     per_lane = row.paper_blink / row.bound_lanes
-    low, high = _PCIE_GB_PER_S = PCIE3_X16_MB_PER_S / 1000
-_REDUCING_GB_PER_S
+    low, high = _REDUCING_GB_PER_S
     if not _is_far(row.nvlink, row.paper_blink):
         yield (
             "Blink: PCIe carries a part beside NVLink, which the paper's figure leaves out; over "
@@ -126,8 +125,9 @@ def _of_rings(row: Compared) -> Iterator[str]:
     above = row.paper_nccl > row.ring
     if over_pcie and above and row.ring > _PCIE_GB_PER_S:
         yield (
-            "NCCL: no NVLink ring, but a chain of NVLinks along which the simulated ring broadcasts "
-            "over a lane; the paper's bar is a little above what a lane gives its rings elsewhere"
+            "NCCL: no NVLink ring, but a chain of NVLinks, along which the simulated ring "
+            "broadcasts over a lane; the paper's bar is a little above what a lane gives its rings "
+            "elsewhere"
         )
     elif over_pcie and above:
         yield (
