@@ -171,7 +171,7 @@ def says_of(summary: Mapping[str, float | int]) -> tuple[str, ...]:
 
 HOW = (
     "A step computes as long as a V100 does, then its gradients are reduced in buckets of 25 MiB "
-    "(the first of 1 MiB; a larger gradient is a bucket of its own), one allreduce after the "
+    "(the first of 1 MiB; a gradient is never divided), one allreduce after the "
     "other; each takes what the simulator says for its size. One setting for all rows: mixed "
     "precision, gradients in float32, "
     + ", ".join(f"{one.batch} images per GPU for {one.model}" for one in COMPUTE)
