@@ -42,7 +42,7 @@ def draw(figure: Figure, path: Path) -> None:
         plot.set_xlabel(panel.x_label)
         plot.set_ylabel(panel.y_label)
         plot.set_title(panel.title or figure.title, fontsize=11)
-        plot.grid(axis="y", alpha=0.3)
+        plot.grid(axis="both" if panel.shape is Shape.POINTS else "y", alpha=0.3)
         plot.set_axisbelow(True)
     with mpl.rc_context({"svg.hashsalt": "blinkrun", "svg.fonttype": "none"}):
         page.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -161,4 +161,17 @@ def _points(axes: Any, figure: Figure, panel: Panel) -> None:
     if panel.is_log:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(_tick)
+            axis.set_minor_formatter(_tick)
     axes.legend(fontsize=9)
+
+
+def _tick(value: float, _: int) -> str:
+    """Return a number of an axis in full, at 1, 2, 3, 5 and their tens.
+
+    >>> [_tick(value, 0) for value in (0.5, 1.0, 40.0, 50.0, 3000.0)]
+    ['0.5', '1', '', '50', '3,000']
+    """
+    text = f"{value:.1e}"
+    return f"{value:,g}" if text[0] in "1235" and text[2] == "0" else ""
