@@ -5,11 +5,13 @@ Each case is simulated by itself, so that cases can run on all cores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from blinkrun.errors import InternalError
 from blinkrun.paper.links import allocation, fabric_alone, lane_of
+from blinkrun.paper.pool import mapped
 from blinkrun.planner.certificate import check_certificate
 from blinkrun.planner.compare import best_root
 from blinkrun.planner.packing import Flow
@@ -110,6 +112,16 @@ def outcome(case: Case) -> Outcome:
         nvlink=ours(fabric_alone(case.topology), case),
         rings=rings(case.topology, case),
     )
+
+
+_known: dict[Case, Outcome] = {}
+
+
+def outcomes(cases: Sequence[Case]) -> list[Outcome]:
+    """Return what the simulator makes of cases, on all cores; none is simulated twice."""
+    new = [case for case in dict.fromkeys(cases) if case not in _known]
+    _known.update(zip(new, mapped(outcome, new), strict=True))
+    return [_known[case] for case in cases]
 
 
 def root_of(links: Topology, collective: Collective) -> Rank:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from blinkrun.paper import data
-from blinkrun.paper.cases import Case, outcome
+from blinkrun.paper.cases import Case, outcomes
 from blinkrun.paper.causes import Compared, causes
 from blinkrun.paper.figure import (
     MARK,
@@ -24,7 +24,6 @@ from blinkrun.paper.figure import (
     Shape,
     rounded,
 )
-from blinkrun.paper.pool import mapped
 from blinkrun.types import Collective
 
 OF_BOUND = 0.95  # of the bound that every row must reach
@@ -147,7 +146,7 @@ def bars(wanted: Bars) -> Figure:
             paper_nccl=float(row[wanted.nccl]),
             bound_lanes=float(row[wanted.lanes]),
         )
-        for found, row in zip(mapped(outcome, wanted.cases()), data.rows(wanted.file), strict=True)
+        for found, row in zip(outcomes(wanted.cases()), data.rows(wanted.file), strict=True)
     ]
     return Figure(
         name=wanted.name,

@@ -10,7 +10,7 @@ from blinkrun.errors import UsageError
 from blinkrun.paper.figure import MARK, Figure, Panel, Series, Shape, Value
 
 _BAR_ROOM = 0.84  # of the space between two groups of bars
-_MANY = 14  # groups; beyond, labels stand upright
+_LETTERS = 11  # of a legend or of labels, that have room in an inch
 
 
 def draw(figure: Figure, path: Path) -> None:
@@ -56,7 +56,7 @@ def _width(figure: Figure) -> float:
 
 
 def _height(panel: Panel) -> float:
-    return 5.6 if panel.shape is Shape.POINTS else 4.2
+    return 5.6 if panel.shape is Shape.POINTS else 4.6
 
 
 def _numbers(figure: Figure, key: str) -> list[float]:
@@ -87,13 +87,16 @@ def _bars(axes: Any, figure: Figure, panel: Panel) -> None:
         if series.is_mark:
             _marks(axes, figure, series)
     labels = [_label(row[panel.x]) for row in figure.rows]
-    is_crowded = len(labels) > _MANY or max(map(len, labels)) > 12
+    is_crowded = sum(map(len, labels)) > _LETTERS * _width(figure)
     axes.set_xticks(range(len(labels)), labels, rotation=90 if is_crowded else 0, fontsize=9)
     axes.set_xlim(-0.6, len(labels) - 0.4)
     if panel.is_log:
         axes.set_yscale("log")
     axes.margins(y=0.16)
-    axes.legend(loc="upper left", ncols=len(panel.series), fontsize=9, framealpha=0.9)
+    letters = sum(len(series.label) + 6 for series in panel.series)
+    lines = -(-letters // int(_LETTERS * _width(figure)))
+    per_line = -(-len(panel.series) // lines)
+    axes.legend(loc="upper left", ncols=per_line, fontsize=9, framealpha=0.9)
 
 
 def _marks(axes: Any, figure: Figure, series: Series) -> None:
@@ -113,6 +116,7 @@ def _lines(axes: Any, figure: Figure, panel: Panel) -> None:
     if panel.is_log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_tick)
     labels = [_label(row.get("size", row[panel.x])) for row in figure.rows]
     axes.set_xticks(at, labels, rotation=45, ha="right", fontsize=9)
     axes.minorticks_off()

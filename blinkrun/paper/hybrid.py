@@ -7,7 +7,7 @@ from fractions import Fraction
 from statistics import geometric_mean
 
 from blinkrun.paper import data
-from blinkrun.paper.cases import Case, Ours, ours
+from blinkrun.paper.cases import Case, Outcome, outcomes
 from blinkrun.paper.collectives import FIG14
 from blinkrun.paper.figure import (
     OURS,
@@ -22,8 +22,7 @@ from blinkrun.paper.figure import (
     number,
     rounded,
 )
-from blinkrun.paper.links import PCIE3_X16_MB_PER_S, fabric_alone
-from blinkrun.paper.pool import mapped
+from blinkrun.paper.links import PCIE3_X16_MB_PER_S
 from blinkrun.planner.hybrid import hybrid_split
 
 FILE = "fig26_hybrid_broadcast_gb_s"
@@ -34,10 +33,10 @@ _FAR = 0.15
 def fig26() -> Figure:
     """Return what PCIe adds, for every number of GPUs."""
     paper = data.rows(FILE)
-    items = [_case(int(row["gpus"]), float(row["nvlink_only"])) for row in paper]
+    cases = [_case(int(row["gpus"]), float(row["nvlink_only"])) for row in paper]
     rows = tuple(
-        _row(case, found, float(row["nvlink_only"]), float(row["nvlink_and_pcie"]))
-        for case, found, row in zip(items, mapped(_run, items), paper, strict=True)
+        _row(found, float(row["nvlink_only"]), float(row["nvlink_and_pcie"]))
+        for found, row in zip(outcomes(cases), paper, strict=True)
     )
     gains = [number(row, "gain_gb_per_s") for row in rows]
     ratios = [number(row, "blink_gb_per_s") / number(row, "blink_nvlink_gb_per_s") for row in rows]
@@ -95,12 +94,8 @@ def _case(count: int, bar: float) -> Case:
     return min(right, key=lambda pair: abs(pair[1] - bar))[0]
 
 
-def _run(case: Case) -> tuple[Ours, Ours]:
-    return ours(fabric_alone(case.topology), case), ours(case.topology, case)
-
-
-def _row(case: Case, found: tuple[Ours, Ours], nvlink_bar: float, both_bar: float) -> Row:
-    alone, both = found
+def _row(found: Outcome, nvlink_bar: float, both_bar: float) -> Row:
+    case, alone, both = found.case, found.nvlink, found.everything
     split = hybrid_split(
         case.size_bytes,
         nvlink_rate=alone.gb_per_s * 1000,

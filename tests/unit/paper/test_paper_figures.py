@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from blinkrun.paper import command, data, hosts, hybrid, switch, theory
-from blinkrun.paper.cases import Case, Ours, Rings
+from blinkrun.paper.cases import Case, Ours, Outcome, Rings
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.plan import PlannedPacking, PlannedTree
 from blinkrun.planner.rings import RingKind
@@ -87,8 +87,9 @@ def test_the_hybrid_takes_an_allocation_of_as_many_lanes_as_the_papers_bar(count
 
 def test_a_gain_is_what_pcie_adds():
     case = Case("dgx-1v", (5, 6, 7), Collective.BROADCAST, data.GOAL_BYTES)
-    found = ours(data.GOAL_BYTES, 7_500_000), ours(data.GOAL_BYTES, 6_500_000)
-    row = hybrid._row(case, found, 66.6, 70.5)
+    alone, both = ours(data.GOAL_BYTES, 7_500_000), ours(data.GOAL_BYTES, 6_500_000)
+    rings = Rings("ring", RingKind.NVLINK, 1, run(data.GOAL_BYTES, 12_000_000))
+    row = hybrid._row(Outcome(case, both, alone, rings), 66.6, 70.5)
     assert row["gain_gb_per_s"] == pytest.approx(500 / 6.5 - 500 / 7.5, rel=1e-3)
     assert row["paper_gain_gb_per_s"] == pytest.approx(3.9)
     assert 0 < row["switched_gain_gb_per_s"] < row["gain_gb_per_s"]  # switching takes 4 ms
