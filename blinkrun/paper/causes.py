@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from blinkrun.paper.cases import Outcome
 from blinkrun.paper.links import PCIE3_X16_MB_PER_S
 from blinkrun.planner.rings import RingKind
+from blinkrun.simulator.cost import RINGS
 from blinkrun.types import Collective
 
 FAR = 0.15
@@ -123,6 +124,7 @@ def _of_rings(row: Compared) -> Iterator[str]:
         return
     over_pcie = row.outcome.rings.kind is RingKind.PCIE
     above = row.paper_nccl > row.ring
+    lanes = row.outcome.nvlink.bound_gb_per_s
     if over_pcie and above and row.ring > _PCIE_GB_PER_S:
         yield (
             "NCCL: no NVLink ring, but a chain of NVLinks, along which the simulated ring "
@@ -138,6 +140,12 @@ def _of_rings(row: Compared) -> Iterator[str]:
         yield (
             "NCCL: the paper's PCIe ring got less here than the same kind of ring on other GPUs; "
             "the simulated one gets the same everywhere"
+        )
+    elif above and not _is_far(row.paper_nccl, float(lanes * RINGS.efficiency)):
+        yield (
+            "NCCL: the paper's bar is what all lanes out of the root carry at the efficiency of "
+            "rings, so its NCCL broadcast along chains that close no ring; the simulated one does "
+            "so only where there is no ring at all"
         )
     elif above:
         yield (

@@ -100,6 +100,11 @@ def test_rows_like_the_papers_need_no_cause():
         ),
         (fake((1, 4), blink=45, nvlink=45, ring=60), (45, 43, 2), "NCCL: the paper's bar is below"),
         (fake((1, 4), blink=45, nvlink=45, ring=30), (45, 43, 2), "NCCL: the paper's bar is above"),
+        (
+            fake((4, 5), blink=90, nvlink=90, ring=60),
+            (90, 88, 3),  # 0.88 of the bound of 100 that fakes have
+            "NCCL: the paper's bar is what all lanes out of the root carry",
+        ),
     ],
 )
 def test_a_row_that_is_far_off_has_one_cause(found, bars, said):
