@@ -28,7 +28,7 @@ SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB
 CHANNELS = (1, 2, 4, 8)  # of a tree
 _MOST_CHANNELS = 64  # of all trees together
 SELECT_VERSION = 1  # raised when the same topology would get other choices
-_MOST_STEPS = 60_000  # of a run: what one simulation may take
+_MOST_MOVES = 100_000  # steps and transfers of a run: what one simulation may take
 _REACH = 2  # times as small and as large as the formula says, chunks are tried
 _TUNED = 2  # settings whose chunks are tuned
 _HOPELESS = (6, 5)  # settings whose time exceeds the best one by that are not looked at again
@@ -258,7 +258,7 @@ def _affordable(trials: Trials, setting: Setting, size_bytes: int, chunk_bytes: 
     if not trials.program(setting).pipelined:
         return 0
     chunk = max(chunk_bytes // ALIGN_BYTES, 1) * ALIGN_BYTES
-    while trials.num_steps(setting, size_bytes, chunk) > _MOST_STEPS:
+    while trials.num_moves(setting, size_bytes, chunk) > _MOST_MOVES:
         chunk *= 2
     return chunk
 

@@ -21,7 +21,7 @@ from blinkrun.topology.graph import Topology
 from blinkrun.types import Collective, Rank
 
 ITEMSIZE = 4
-_SHORT = 4_000  # steps of the longer of two short runs
+_SHORT = 8_000  # steps and transfers of the longer of two short runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +91,28 @@ class Trials:
 
     def time_ns(self, setting: Setting, size_bytes: int, chunk_bytes: int) -> int:
         """Return the time of a run, extended from two short ones where it is long."""
-        steps = self.num_steps(setting, size_bytes, chunk_bytes)
-        if steps <= 2 * _SHORT:
+        moves = self.num_moves(setting, size_bytes, chunk_bytes)
+        if moves <= 2 * _SHORT:
             return self.run(setting, size_bytes, chunk_bytes).time_ns
         blocks = ITEMSIZE * self.topology.size
-        longer = size_bytes * _SHORT // steps // blocks * blocks
+        longer = size_bytes * _SHORT // moves // blocks * blocks
         shorter = longer // 2 // blocks * blocks
         first = self.run(setting, shorter, chunk_bytes).time_ns
         second = self.run(setting, longer, chunk_bytes).time_ns
         return second + (second - first) * (size_bytes - longer) // (longer - shorter)
 
-    def num_steps(self, setting: Setting, size_bytes: int, chunk_bytes: int) -> int:
-        """Return how many reduce steps a run has: what its simulation takes."""
+    def num_moves(self, setting: Setting, size_bytes: int, chunk_bytes: int) -> int:
+        """Return how many steps and transfers a run has: what its simulation takes."""
         program = self.program(setting)
         count = size_bytes // max(program.input_blocks, program.output_blocks) // ITEMSIZE
         chunk = chunk_bytes // ITEMSIZE if program.pipelined else 0
         return sum(
             chunks_of(channel.part, program.shares, count, ITEMSIZE, chunk).num_chunks
-            * sum(isinstance(step, Reduce) for step in channel.steps)
-            for steps in program.ranks
+            * sum(
+                1 + sum(1 for _ in step.moves(rank))
+                for step in channel.steps
+                if isinstance(step, Reduce)
+            )
+            for rank, steps in enumerate(program.ranks)
             for channel in steps.channels
         )
