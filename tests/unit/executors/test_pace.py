@@ -46,7 +46,7 @@ def check_pace(expected_ns, topology, program, *, slack=0.05, **how):
 
     No call ends before its bytes would have been there.
     """
-    for _ in range(5):
+    for _ in range(12):
         paced, real = broadcasts(topology, program, **how)
         for each in paced:
             assert expected_ns <= each <= expected_ns * (1 + slack), (paced, expected_ns)
