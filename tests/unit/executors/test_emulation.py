@@ -200,6 +200,44 @@ def test_choices_by_size_take_the_first_that_is_large_enough():
 
     def body(comm):
         times = []
+        for count in (1024, 1025):
+            x = comm.empty(count, "int32")
+            x[:] = 5 if comm.rank == 0 else 0
+            comm.broadcast(x, out=x)
+            assert (x == 5).all()
+            times.append(comm.executor.group.last_paced_ns())
+        return times
+
+    links = [(0, 1), (0, 2), (1, 2)]
+    emulation = Emulation(wires(3, links, mb_per_s=1), 1)
+    chosen = {(Collective.BROADCAST, 0): choices}
+    results = run_threads(star_plan(3), body, emulation=emulation, choices=chosen)
+    star_us, chain_us = (max(each) // 1000 for each in zip(*results, strict=True))
+    assert star_us == 4096  # both wires at once
+    assert 4100 < chain_us <= 4100 + 1024
+
+
+def test_choices_serve_ranks_that_are_not_paced_too():
+    program_of = Choices((Choice(None, "chain", packing([chain(3, 1)]), 128, channels_per_tree=2),))
+
+    def body(comm):
+        x = np.arange(3001) if comm.rank == 1 else np.zeros(3001, int)
+        in_arena = comm.empty(3001, "int64")
+        in_arena[:] = x
+        return [(comm.broadcast(y, root=1) == np.arange(3001)).all() for y in (x, in_arena)]
+
+    chosen = {(Collective.BROADCAST, 1): program_of}
+    assert run_threads(star_plan(3), body, choices=chosen) == [[True, True]] * 3
+    assert lower_packing(packing([chain(3, 1)]), Collective.BROADCAST, root=1).pipelined
+
+
+def test_the_size_of_an_allgather_counts_the_blocks_of_all_ranks():
+    """As nccl-tests counts: 3 blocks of 1024 bytes are 3072, and a byte more each is too much."""
+    stars, chains = star_plan(3).allgather, chain_plan(3).allgather
+    choices = Choices((Choice(3072, "stars", stars), Choice(None, "chains", chains)))
+
+    def body(comm):
+        times = []
         for count in (1024, 1025) * 5:
             x = comm.empty(count, "uint8")
             x[:] = comm.rank
