@@ -14,11 +14,11 @@ from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Program, RankProgram, Reduce
 from blinkrun.schedule.lower_allreduce import add_allreduce_tree
 from blinkrun.schedule.lower_builder import (
-    MAX_SHARES,
     SLOT_DEPTH,
     Builder,
     Phase,
     parts_of,
+    shares_of,
 )
 from blinkrun.schedule.lower_eager import lower_eager
 from blinkrun.schedule.lower_oneway import add_alltoall, add_broadcast_tree, add_reduce_tree
@@ -251,7 +251,7 @@ def _lower(  # noqa: PLR0913 - one call per collective above
     builder = Builder(size, slot_depth)
     if size == 1:
         return _lower_alone(builder, collective, addressing)
-    shares = min(packing.shares * channels_per_tree, MAX_SHARES)
+    shares = shares_of(packing, channels_per_tree)
     for tree in packing.trees:
         for part in parts_of(tree, packing, shares, channels_per_tree):
             add(builder, tree, part, addressing, tree.root if joint else 0)

@@ -108,6 +108,11 @@ def in_rank_order(operands: Iterable[Operand]) -> tuple[Operand, ...]:
     return tuple(sorted(operands, key=lambda operand: operand.rank))
 
 
+def shares_of(packing: PlannedPacking, channels: int = 1) -> int:
+    """Return into how many shares a program cuts a block, with so many channels per tree."""
+    return min(packing.shares * channels, MAX_SHARES)
+
+
 def parts_of(
     tree: PlannedTree, packing: PlannedPacking, shares: int, channels: int = 1
 ) -> list[Part]:

@@ -12,11 +12,12 @@ from blinkrun.errors import ProgramError, UsageError
 from blinkrun.planner.store import cached
 from blinkrun.schedule.choice import Choice, Choices
 from blinkrun.schedule.chunking import ALIGN_BYTES
+from blinkrun.schedule.lower_builder import parts_of, shares_of
 from blinkrun.schedule.peer import SLICES_IN_FLIGHT, PeerProgram, ring_programs
 from blinkrun.select.candidates import Candidate, candidates_for
 from blinkrun.select.estimate import Estimate
 from blinkrun.select.miad import Miad
-from blinkrun.select.shares import timed_shares
+from blinkrun.select.shares import levelled, timed_shares
 from blinkrun.select.trial import ITEMSIZE, Setting, Trials
 from blinkrun.simulator.cost import OURS, RINGS, Cost
 from blinkrun.simulator.engine import simulate
@@ -27,12 +28,14 @@ from blinkrun.types import Collective, Rank
 SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB
 CHANNELS = (1, 2, 4, 8)  # of a tree
 _MOST_CHANNELS = 64  # of all trees together
-SELECT_VERSION = 1  # raised when the same topology would get other choices
+SELECT_VERSION = 2  # raised when the same topology would get other choices
 _MOST_MOVES = 100_000  # steps and transfers of a run: what one simulation may take
 _REACH = 2  # times as small and as large as the formula says, chunks are tried
 _TUNED = 2  # settings whose chunks are tuned
 _HOPELESS = (6, 5)  # settings whose time exceeds the best one by that are not looked at again
 _SIMULATED = 8  # settings at most
+_LEVELLED = 4  # rounds in which the shares of the best are levelled, at most
+_WORTH = (499, 500)  # a round that saves less is the last
 _OF_EACH = 2  # numbers of channels of the same trees among them
 
 
@@ -222,19 +225,58 @@ def _best(trials: Trials, estimates: Mapping[Candidate, Estimate], size_bytes: i
         estimate = estimates[_setting(choice).candidate]
         finalists += [choice, *_timed(estimate, choice, size_bytes)]
     # whole runs: what the shares of one size take cannot be told from shorter runs
-    return min(
-        finalists,
-        key=lambda choice: trials.run(_setting(choice), size_bytes, choice.chunk_bytes).time_ns,
-    )
+    best = min(finalists, key=lambda choice: _whole(trials, choice, size_bytes).time_ns)
+    return _levelled(trials, best, size_bytes)
+
+
+def _whole(trials: Trials, choice: Choice, size_bytes: int) -> Run:
+    return trials.run(_setting(choice), size_bytes, choice.chunk_bytes)
+
+
+def _levelled(trials: Trials, choice: Choice, size_bytes: int) -> Choice:
+    """Return the choice with shares that let its trees end together, as far as that is faster."""
+    best, current = choice, choice
+    for _ in range(_LEVELLED if _has_shares(choice) else 0):
+        run = _whole(trials, current, size_bytes)
+        times = _times_ns(run, current, trials.cost)
+        current = replace(current, packing=levelled(current.packing, times))
+        least = _whole(trials, best, size_bytes).time_ns
+        time = _whole(trials, current, size_bytes).time_ns
+        if time < least:
+            best = current
+        if time * _WORTH[1] >= least * _WORTH[0]:
+            break
+    return best
+
+
+def _times_ns(run: Run, choice: Choice, cost: Cost) -> list[int]:
+    """Return how long each tree of a run took, without the launch."""
+    ends = dict(run.ends_ns)
+    shares = shares_of(choice.packing, choice.channels_per_tree)
+    return [
+        max(
+            max(ends.get(part, 0) for part in parts) - cost.launch_ns,
+            1,
+        )
+        for parts in (
+            parts_of(tree, choice.packing, shares, choice.channels_per_tree)
+            for tree in choice.packing.trees
+        )
+    ]
+
+
+def _has_shares(choice: Choice) -> bool:
+    """Whether there are trees among which data can be shared otherwise, and chunks of it."""
+    packing = choice.packing
+    return not packing.joint and len(packing.trees) > 1 and choice.chunk_bytes > 0
 
 
 def _timed(estimate: Estimate, choice: Choice, size_bytes: int) -> list[Choice]:
     """Return the choice with shares for its size, where there are shares to choose."""
-    packing = choice.packing
-    if packing.joint or len(packing.trees) == 1 or not choice.chunk_bytes:
+    if not _has_shares(choice):
         return []
     delays = estimate.delays_ns(choice.chunk_bytes, choice.channels_per_tree)
-    return [replace(choice, packing=timed_shares(packing, delays, size_bytes))]
+    return [replace(choice, packing=timed_shares(choice.packing, delays, size_bytes))]
 
 
 def _hopeful(estimates: Mapping[Candidate, Estimate], size_bytes: int) -> list[tuple[Setting, int]]:

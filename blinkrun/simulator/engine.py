@@ -8,10 +8,11 @@ happen next is that a transfer comes through, a step has waited long enough, or 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from blinkrun.errors import ProgramError, SimulationError
-from blinkrun.schedule.ir import Program
+from blinkrun.schedule.ir import Part, Program
 from blinkrun.simulator.conserve import Account, check_account
 from blinkrun.simulator.cost import OURS, Cost
 from blinkrun.simulator.flow import Group, Pipe, groups_of
@@ -113,7 +114,19 @@ def simulate(  # noqa: PLR0913 - all that a run depends on
         transfers=record.transfers(loaded, topology) if record else (),
         critical=record.critical(loaded, engine.now_ns) if record else (),
         steps=record.step_times(loaded) if record else (),
+        ends_ns=_ends(program, engine.channels),
     )
+
+
+def _ends(program: Program, channels: Sequence[_Channel]) -> tuple[tuple[Part, int], ...]:
+    """Return when the last channel of each part was through."""
+    ends: dict[Part, int] = {}
+    for channel in channels:
+        timed = channel.timed
+        if not timed.prologue:
+            part = program.ranks[timed.rank].channels[timed.number].part
+            ends[part] = max(ends.get(part, 0), channel.end_ns)
+    return tuple(sorted(ends.items(), key=lambda entry: (entry[0].start, entry[0].stop)))
 
 
 def usage_of(loaded: Load, account: Account, num_resources: int) -> tuple[Usage, ...]:
@@ -125,7 +138,7 @@ def usage_of(loaded: Load, account: Account, num_resources: int) -> tuple[Usage,
 class _Channel:
     """A channel on its way."""
 
-    __slots__ = ("cause", "chunk", "flying", "is_over", "number", "step", "timed")
+    __slots__ = ("cause", "chunk", "end_ns", "flying", "is_over", "number", "step", "timed")
 
     def __init__(self, number: int, timed: TimedChannel) -> None:
         self.number = number
@@ -134,6 +147,7 @@ class _Channel:
         self.step = 0
         self.flying = 0  # transfers of the current step
         self.is_over = False
+        self.end_ns = 0
         self.cause = -1  # the step, in the record, without which it would not have come so far
 
 
@@ -240,6 +254,7 @@ class Engine:
                 return
             self._next_step(channel)
         channel.is_over = True
+        channel.end_ns = self.now_ns
         if self.record is not None:
             self.record.over(channel.cause)
 

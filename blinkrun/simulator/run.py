@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from blinkrun.schedule.ir import Part
 from blinkrun.types import Collective, Rank
 
 
@@ -85,6 +86,8 @@ class Run:
     steps : tuple of StepTime
         When the reduce steps of every channel ran, by their ends; empty unless transfers were asked
         for.
+    ends_ns : tuple of (Part, int)
+        When the last channel of each part of a block was through, in the order of the parts.
     """
 
     collective: Collective
@@ -97,6 +100,7 @@ class Run:
     transfers: tuple[Transfer, ...] = ()
     critical: tuple[Critical, ...] = ()
     steps: tuple[StepTime, ...] = ()
+    ends_ns: tuple[tuple[Part, int], ...] = ()
 
     @property
     def algbw_gb_per_s(self) -> Fraction:
