@@ -31,6 +31,17 @@ OF_PAPER = 0.97  # of the paper's Blink bar
 NEAR_PAPER = 0.20  # within which rings must be of the paper's NCCL bar
 
 
+_HOW = (
+    "Rates are bytes of the collective per second (algbw). *trees* is their number and depth over "
+    "all links; *of bound* is the rate over all links in percent of what no program exceeds on "
+    "them."
+)
+_ROOT = (
+    " The paper names no root; it is one with the best bound, and among these the first whose "
+    "trees come close to it."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Bars:
     """A figure of bars by allocation, and what is wanted of it.
@@ -158,11 +169,7 @@ def bars(wanted: Bars) -> Figure:
         goals=_goals(wanted, _summary(compared)),
         says=_says(wanted, compared),
         causes=causes(compared),
-        how=(
-            "Rates are bytes of the collective per second (algbw). *trees* is their number and "
-            "depth over all links; *of bound* is the rate over all links in percent of what no "
-            "program exceeds on them."
-        ),
+        how=_HOW + (_ROOT if wanted.collective.is_rooted else ""),
     )
 
 

@@ -20,7 +20,7 @@ SIZE = 1_000_000
 
 
 def ran(gb_per_s, collective):
-    return Run(collective, "any", 3, SIZE, 0, int(SIZE / gb_per_s), ())
+    return Run(collective, "any", 3, SIZE, 0, int(SIZE / max(gb_per_s, 0.001)), ())
 
 
 def fake(gpus, *, blink, nvlink, ring, kind=RingKind.NVLINK, collective=Collective.BROADCAST):
@@ -147,6 +147,22 @@ def test_the_figure_counts_what_was_wanted(monkeypatch):
     assert all(goal.is_met for goal in figure.goals)
     keys = {"gpus", "blink_gb_per_s", "ring_gb_per_s", "paper_blink_gb_per_s"}
     assert keys | {"paper_nccl_gb_per_s", "bound_gb_per_s"} <= set(figure.as_json()["rows"][0])
+
+
+@pytest.mark.parametrize(
+    ("rates", "root"),
+    [([99, 0, 0], 5), ([90, 97, 98], 6), ([90, 92, 91], 6)],
+    ids=["the first is close", "the second is", "none is, so the best"],
+)
+def test_of_equally_good_roots_one_whose_trees_come_close_is_taken(monkeypatch, rates, root):
+    bound = Fraction(100)
+    monkeypatch.setattr(cases, "_roots", lambda *_: [(at, bound) for at in range(3)])
+    choice = fake((5, 6, 7), blink=1, nvlink=1, ring=1).everything.choice
+    monkeypatch.setattr(
+        cases, "best_run", lambda *_, root, **__: (choice, ran(rates[root], Collective.BROADCAST))
+    )
+    case = Case("dgx-1v", (5, 6, 7), Collective.BROADCAST, SIZE)
+    assert cases.ours(case.topology, case).root == root
 
 
 def test_no_case_is_simulated_twice(monkeypatch):
