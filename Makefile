@@ -8,7 +8,7 @@
 #                  BENCH_FLAGS="--launches 1 --only training": a part)
 #   make plans     the tables and the picture of docs/planning.md (about ten minutes)
 #   make paper     docs/paper.md: the Blink paper's evaluation on the simulator (PAPER_FLAGS=--emulate:
-#                  and on emulated machines, half an hour)
+#                  and on emulated machines, a quarter of an hour)
 #   make clean     remove what the others made
 # PYTHON names the interpreter, PIP_FLAGS goes to every pip install.
 

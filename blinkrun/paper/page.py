@@ -16,12 +16,14 @@ _HEAD = """\
 Figures of Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (MLSys 2020), run
 again on blinkrun's simulator: the programs that jobs run, over the paper's machines, beside a
 library of rings on the same links and the paper's own two bars. There is no such machine here:
-everything below is computed, nothing is measured, and the paper's values were read off its figures
-(about 1 GB/s either way, 15 % on logarithmic axes).
+the figures are computed. Where there is a section *emulated*, ranks moved real bytes at the pace of
+the machines' links, and that was measured. The paper's values were read off its figures (about
+1 GB/s either way, 15 % on logarithmic axes).
 
-`make paper` writes this page, and beside it every figure as JSON, CSV and picture:
+`make paper PAPER_FLAGS=--emulate` writes this page, and beside it every figure as JSON, CSV and
+picture; without the flag the section *emulated* is left out:
 
-    blinkrun simulate --paper all --out docs/paper --page docs/paper.md
+    blinkrun simulate --paper all --emulate --out docs/paper --page docs/paper.md
 
 GB/s are 10^9 bytes a second. *blink* is the best of our trees, channels and chunks for the size,
 over NVLink and PCIe together; *blink, NVLink* the same without PCIe, as the paper's figures 14 to
