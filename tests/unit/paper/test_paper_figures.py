@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from blinkrun.paper import command, data, hosts, hybrid, switch, theory
+from blinkrun.paper import data, hosts, hybrid, switch, theory
 from blinkrun.paper.cases import Case, Ours, Outcome, Rings
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.plan import PlannedPacking, PlannedTree
@@ -142,11 +142,3 @@ def test_the_box_plots_compare_trees_and_rings_on_the_same_links(monkeypatch):
     assert {row["allocations"] for row in figure.rows} == {3}
     nvlink = theory._ratios(("dgx-1v", Flow.DOWN, (3, 6, 7)))
     assert nvlink[0] == pytest.approx(23 / 10.2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", list(command.FIGURES))
-def test_every_goal_is_met(name):
-    figure = command.maker(name)()
-    assert [goal for goal in figure.goals if not goal.is_met] == []
