@@ -14,7 +14,7 @@ _HEAD = """\
 # The Blink paper's evaluation
 
 Figures of Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (MLSys 2020), run
-again on blinkrun's simulator: the programs that jobs run, over the paper's machines, beside a
+again on blinkrun's simulator: programs that its executors run, over the paper's machines, beside a
 library of rings on the same links and the paper's own two bars. There is no such machine here:
 the figures are computed. Where there is a section *emulated*, ranks moved real bytes at the pace of
 the machines' links, and that was measured. The paper's values were read off its figures (about

@@ -102,7 +102,8 @@ OURS = Cost(
     step_ns=1_000,
     # HBM2 of a V100, 900 GB/s, of which nine tenths are achieved
     memory_mb_per_s=800_000,
-    # `planner.hybrid.PEER_ACCESS_SWITCH_NS`, for programs of the paper's hybrid method
+    # PCIe beside a fabric is staged through host memory: peer access is never switched. To time
+    # programs of the paper's hybrid method, put `planner.hybrid.PEER_ACCESS_SWITCH_NS` here
     peer_switch_ns=0,
 )
 """Kernels that run programs over GPUs."""
