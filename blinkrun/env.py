@@ -21,6 +21,13 @@ PLAN = "BLINKRUN_PLAN"  # set by the launcher: the file with the plan that it ha
 EMULATION = "BLINKRUN_EMULATION"  # set by the launcher: the file with what `bench` emulates
 BUCKET = "BLINKRUN_BUCKET_BYTES"  # size of gradient buckets
 OVERLAP = "BLINKRUN_OVERLAP"  # auto | on | off
+FUSION = "BLINKRUN_FUSION_BYTES"  # most bytes of named requests that travel as one
+RESPONSE_CACHE = "BLINKRUN_RESPONSE_CACHE"  # named requests that are remembered; 0: none
+STALL_WARNING = "BLINKRUN_STALL_WARNING_S"  # after which a request that lacks ranks is reported
+STALL_SHUTDOWN = "BLINKRUN_STALL_SHUTDOWN_S"  # after which it ends the job; 0: never
+TIMELINE = "BLINKRUN_TIMELINE"  # file for the Chrome trace of the engine
+CHECK_NAN = "BLINKRUN_CHECK_NAN"  # refuse NaN and infinity in what is reduced
+CHECK_PARAMETERS = "BLINKRUN_CHECK_PARAMETERS"  # steps between checks that parameters agree
 TUNE = "BLINKRUN_TUNE"  # auto | on | off: chunk sizes learned from the job's own calls
 
 DEFAULT_TIMEOUT_S = 600.0

@@ -112,6 +112,31 @@ class MismatchError(BlinkrunError, RuntimeError):
         super().__init__(message)
 
 
+class DuplicateNameError(BlinkrunError, RuntimeError, ValueError):
+    """A named request is submitted while one of the same name is still under way."""
+
+
+class ProcessSetError(BlinkrunError, ValueError):
+    """A process set that does not exist, cannot be made, or does not include this rank."""
+
+
+class NonFiniteError(BlinkrunError, RuntimeError):
+    """A rank has given NaN or infinity where ``--check-nan`` forbids it.
+
+    Attributes
+    ----------
+    name : str
+        The tensor.
+    rank : int
+        The rank that gave it.
+    """
+
+    def __init__(self, message: str, name: str, rank: int) -> None:
+        self.name = name
+        self.rank = rank
+        super().__init__(message)
+
+
 class CollectiveTimeoutError(BlinkrunError, RuntimeError):
     """A rank waited for others until its deadline.
 
