@@ -87,8 +87,11 @@ class SimulationError(InternalError):
     """The simulator lost bytes, or time, or itself."""
 
 
-class NotInitializedError(BlinkrunError, RuntimeError):
-    """blinkrun is used before `init()` or after `shutdown()`."""
+class NotInitializedError(BlinkrunError, RuntimeError, ValueError):
+    """blinkrun is used before `init()` or after `shutdown()`.
+
+    A ValueError as well: that is what scripts written for Horovod catch.
+    """
 
     def __init__(self, what: str = "this call") -> None:
         super().__init__(f"{what} needs blinkrun.init() first (or comes after blinkrun.shutdown())")
@@ -98,7 +101,14 @@ class InvalidBufferError(BlinkrunError, ValueError):
     """A buffer that a collective cannot use: dtype, layout, writability or size."""
 
 
-class MismatchError(BlinkrunError, RuntimeError):
+class CollectiveError(BlinkrunError, RuntimeError):
+    """A collective that was called rightly here failed: by other ranks, by time, by its values.
+
+    The base of what `horovod.torch` calls HorovodInternalError.
+    """
+
+
+class MismatchError(CollectiveError):
     """Ranks called collectives that do not fit together.
 
     Attributes
@@ -120,7 +130,7 @@ class ProcessSetError(BlinkrunError, ValueError):
     """A process set that does not exist, cannot be made, or does not include this rank."""
 
 
-class NonFiniteError(BlinkrunError, RuntimeError):
+class NonFiniteError(CollectiveError):
     """A rank has given NaN or infinity where ``--check-nan`` forbids it.
 
     Attributes
@@ -137,7 +147,7 @@ class NonFiniteError(BlinkrunError, RuntimeError):
         super().__init__(message)
 
 
-class CollectiveTimeoutError(BlinkrunError, RuntimeError):
+class CollectiveTimeoutError(CollectiveError):
     """A rank waited for others until its deadline.
 
     Attributes
@@ -154,7 +164,7 @@ class CollectiveTimeoutError(BlinkrunError, RuntimeError):
         super().__init__(message)
 
 
-class PeerLeftError(BlinkrunError, RuntimeError):
+class PeerLeftError(CollectiveError):
     """A rank that others wait for has exited, crashed or shut down.
 
     Attributes
@@ -168,7 +178,7 @@ class PeerLeftError(BlinkrunError, RuntimeError):
         super().__init__(message)
 
 
-class AbortedError(BlinkrunError, RuntimeError):
+class AbortedError(CollectiveError):
     """The job was aborted by another rank; `rank` names it.
 
     Attributes
