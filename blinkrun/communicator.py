@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,8 +20,9 @@ from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
 from blinkrun.errors import InvalidBufferError, NotInitializedError
 from blinkrun.executors import native
-from blinkrun.executors.cpu import CpuExecutor, Request
+from blinkrun.executors.cpu import CpuExecutor, Request, Tuner
 from blinkrun.planner.plan import Plan
+from blinkrun.schedule.ir import Addressing
 from blinkrun.types import Collective, Op, Rank
 
 
@@ -72,6 +74,7 @@ class Communicator:
         self._cores = cores
         # Jobs and the memory that they work on: a handle may be dropped before its job is through.
         self._in_flight: deque[tuple[Any, Request]] = deque()
+        self._at_close: list[Callable[[], None]] = []
 
     # ---- who -----------------------------------------------------------------------------------
 
@@ -109,6 +112,16 @@ class Communicator:
     def cores(self) -> int:
         """Cores that this rank's host offers to the job."""
         return self._cores
+
+    @property
+    def control(self) -> ControlPlane:
+        """What the ranks found each other with; its calls are collective and have no deadline."""
+        return self._control
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, by the program or by shutdown."""
+        return self._executor is None
 
     @property
     def plan(self) -> Plan:
@@ -342,6 +355,17 @@ class Communicator:
             executor.group.close()
             executor.group.leave()
             self._in_flight.clear()
+            while self._at_close:
+                self._at_close.pop()()
+
+    def tune(self, tuners: Mapping[Addressing, Tuner]) -> None:
+        """Let tuners choose the chunks of calls; see `CpuExecutor.tune`. Not collective."""
+        self.executor.tune(tuners)
+        self._fast = self.executor.fast
+
+    def at_close(self, function: Callable[[], None]) -> None:
+        """Have `function` called once, after this rank has left; latest first."""
+        self._at_close.append(function)
 
     def fail(self, failure: Exception) -> NoReturn:
         """Raise our exception for a failure of the core."""

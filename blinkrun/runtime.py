@@ -2,6 +2,8 @@
 
 A rank that ends marks itself as gone in the shared control block first. Ranks that wait for it
 then fail at once, with its number. MPI_Finalize comes last and only when every rank has left.
+
+Groups of some of the ranks (`subgroup`) live as long as the world at most, and end as it does.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,10 +24,9 @@ from blinkrun.errors import LaunchError, NotInitializedError, UsageError
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
     from blinkrun.communicator import Communicator
-    from blinkrun.executors.cpu import CpuExecutor
     from blinkrun.executors.emulation import Emulation
     from blinkrun.planner.plan import Plan
-    from blinkrun.topology.graph import Topology
+    from blinkrun.types import Rank
 
 LEAVE_LOOK_S = 0.002  # how often a rank that ends looks whether the others have
 LEAVE_GRACE_S = 1.0  # what the other ranks of an aborted job get to leave as well
@@ -34,10 +35,12 @@ LEAVE_GRACE_S = 1.0  # what the other ranks of an aborted job get to leave as we
 @dataclass(slots=True)
 class _State:
     communicator: Communicator | None = None
-    control: ControlPlane | None = None
+    control: ControlPlane | None = None  # of the world, also of the last one after shutdown
+    connected: ControlPlane | None = None  # to all that MPI started; made once
     group: Any = None  # of the native core; outlives the communicator until the end
+    subgroups: list[Communicator] = field(default_factory=list)
+    at_shutdown: list[Callable[[], None]] = field(default_factory=list)
     pid: int = 0
-    settle: Callable[[], None] | None = None  # keeps what was learned for the next job
     hooked: bool = False
     failed: bool = False
 
@@ -62,7 +65,7 @@ def init(
         Longest wait for other ranks in a collective, in seconds. Default: BLINKRUN_TIMEOUT_S
         (`blinkrun --timeout`), else 600.
     control : ControlPlane, optional
-        How the ranks find each other, where they have done so already. Default: MPI.
+        Who takes part, where that is not everyone that MPI started; see `comm.mpi.control_of`.
     emulation : Emulation, optional
         Run at the pace of that machine's links, whose ranks these are; the same on all ranks.
 
@@ -77,41 +80,23 @@ def init(
         raise UsageError(f"timeout_s is {timeout_s}, need more than 0 seconds")
     deadline_s = env.timeout_s() if timeout_s is None else float(timeout_s)
     tune = env.choice(env.TUNE, ("auto", "on", "off"), "auto")
-    from blinkrun.comm.world import connect, gather_world  # noqa: PLC0415
-    from blinkrun.communicator import Communicator  # noqa: PLC0415
-    from blinkrun.executors import cpu  # noqa: PLC0415
+    from blinkrun.assembly import assemble  # noqa: PLC0415
 
-    control = _state.control or control or connect()
-    world = gather_world(control)
-    if world.cross_size > 1:
-        hosts = sorted(set(world.hosts))
-        raise LaunchError(
-            f"the ranks run on {world.cross_size} hosts ({', '.join(hosts)}); this version of"
-            " blinkrun runs on one host"
-        )
-    # Ranks may be bound to a core each: the job has the cores of all of them.
-    affinity = frozenset[int]().union(*control.allgather(os.sched_getaffinity(0)))
-    cores = cpu.usable_cores(affinity)
-    plan = _plan_for(control, world.local_size, affinity, emulation)
-    executor = cpu.CpuExecutor(
-        control,
-        world.local_ranks,
-        plan,
-        arena_bytes=env.size_bytes(env.ARENA, cpu.default_arena_bytes()),
-        timeout_s=deadline_s,
-        cores=cores,
-        emulation=emulation,
+    if control is None:
+        control = _connected()
+    communicator = assemble(
+        control, timeout_s=deadline_s, plan=_handed_plan(control), emulation=emulation
     )
     # On shared memory there is nothing to be gained by it, so it is left out unless asked for.
-    if world.rank == 0 and (tune == "on" or (tune == "auto" and emulation is not None)):
-        _state.settle = _tuned(executor, emulation)
-    _state.communicator = Communicator(control, world, executor, cores)
+    if control.rank == 0 and (tune == "on" or (tune == "auto" and emulation is not None)):
+        _state.at_shutdown.append(_tuned(communicator, emulation))
+    _state.communicator = communicator
     _state.control = control
-    _state.group = executor.group
+    _state.group = communicator.executor.group
     _state.pid = os.getpid()
     _hook()
-    if world.rank == 0 and env.is_on(env.VERBOSE):
-        for line in _state.communicator.describe().splitlines():
+    if control.rank == 0 and env.is_on(env.VERBOSE):
+        for line in communicator.describe().splitlines():
             log.say(line, rank=0)
 
 
@@ -120,12 +105,78 @@ def shutdown() -> None:
 
     Not collective: ranks that still wait for this one get a `PeerLeftError`.
     """
+    if _is_forked():
+        return
+    while _state.at_shutdown:
+        _run_last(_state.at_shutdown)
+    subgroups, _state.subgroups = _state.subgroups, []
     communicator, _state.communicator = _state.communicator, None
-    settle, _state.settle = _state.settle, None
-    if communicator is not None:
-        communicator.close()
-    if settle is not None:
-        settle()
+    for each in (*reversed(subgroups), communicator):
+        if each is not None:
+            each.close()
+
+
+def at_shutdown(function: Callable[[], None]) -> None:
+    """Have `function` called once when this rank leaves, while it still belongs to the world.
+
+    By `shutdown` or, without it, when the interpreter exits; the latest first. What it raises is
+    said and does not keep the others from being called. Not collective: other ranks may be gone,
+    or the job aborted.
+
+    Raises
+    ------
+    NotInitializedError
+        Before `init`.
+    """
+    if _state.communicator is None:
+        raise NotInitializedError("at_shutdown")
+    _state.at_shutdown.append(function)
+
+
+def subgroup(ranks: Sequence[Rank]) -> Communicator:
+    """Return a communicator of some ranks of the world.
+
+    Collective among `ranks` only, which all give the same list; other ranks take no part and need
+    not know. Waits for them as long as a collective does.
+
+    Parameters
+    ----------
+    ranks : sequence of Rank
+        Numbers in the world, this rank's among them, in the order in which they count in the
+        group: `ranks[i]` is its rank i, and roots are given so. Messages name world ranks.
+
+    Returns
+    -------
+    Communicator
+        With an arena of its own. It ends with `close`, or by `shutdown`. On an emulated machine
+        it runs at the host's own pace.
+
+    Raises
+    ------
+    NotInitializedError
+        Before `init` or after `shutdown`.
+    UsageError
+        If a rank does not exist, comes twice, or this one is missing.
+    CollectiveTimeoutError
+        If a rank does not come.
+    """
+    parent = world()
+    from blinkrun.assembly import assemble  # noqa: PLC0415
+
+    timeout_s = parent.executor.timeout_s
+    control = parent.control.sub(ranks, timeout_s=timeout_s)
+    everyone = list(ranks) == list(range(parent.size)) and not parent.executor.emulation
+    communicator = assemble(
+        control,
+        timeout_s=timeout_s,
+        names=list(ranks),
+        plan=parent.plan if everyone else None,
+        sharing=parent.local_size,
+    )
+    communicator.at_close(control.finalize)
+    _state.subgroups = [each for each in _state.subgroups if not each.is_closed]
+    _state.subgroups.append(communicator)
+    return communicator
 
 
 def is_initialized() -> bool:
@@ -140,49 +191,43 @@ def world() -> Communicator:
     return _state.communicator
 
 
-def _plan_for(
-    control: ControlPlane,
-    num_ranks: int,
-    affinity: frozenset[int],
-    emulation: Emulation | None,
-) -> Plan:
-    """Return the plan of this host's ranks: rank 0 has, finds or makes it, the others get it."""
-    from blinkrun.planner.plan import Plan  # noqa: PLC0415
+def _connected() -> ControlPlane:
+    """Return the control plane of all that MPI started, made by the first call."""
+    if _state.connected is None:
+        from blinkrun.comm.world import connect  # noqa: PLC0415
 
-    text = None
-    error = None
-    if control.rank == 0:
-        try:
-            path = os.environ.get(env.PLAN)
-            if path:
-                plan = _handed_plan(path, num_ranks)
-            else:
-                plan = _own_plan(emulation.topology if emulation else _here(num_ranks, affinity))
-            text = plan.to_json()
-        except Exception as err:
-            error = err
-    text, reason = control.broadcast((text, None if error is None else f"{error}"))
-    if error is not None:
-        raise error
-    if text is None:
-        raise LaunchError(f"{reason} (rank 0 could not plan)")
-    return Plan.from_json(text)
+        _state.connected = connect()
+    return _state.connected
 
 
-def _tuned(executor: CpuExecutor, emulation: Emulation | None) -> Callable[[], None]:
-    """Let the executor learn its chunks; return what keeps them for the next job."""
+def _is_forked() -> bool:
+    """Whether this process is a child of the rank: its memory is the rank's, its end is not."""
+    return _state.pid not in (0, os.getpid())
+
+
+def _run_last(functions: list[Callable[[], None]]) -> None:
+    function = functions.pop()
+    try:
+        function()
+    except Exception as err:
+        what = getattr(function, "__qualname__", repr(function))
+        log.say(f"at shutdown, {what} failed: {type(err).__name__}: {err}")
+
+
+def _tuned(communicator: Communicator, emulation: Emulation | None) -> Callable[[], None]:
+    """Let the world learn its chunks; return what keeps them for the next job."""
     from blinkrun.planner import store  # noqa: PLC0415
     from blinkrun.schedule.ir import Addressing  # noqa: PLC0415
     from blinkrun.select import online  # noqa: PLC0415
 
     folder = store.cache_dir()
     pace = f" at 1/{emulation.scale}" if emulation else ""
-    keys = {way: f"chunks {executor.plan.topology_hash}{pace} {way.name}" for way in Addressing}
+    keys = {way: f"chunks {communicator.plan.topology_hash}{pace} {way.name}" for way in Addressing}
     before = {
         way: store.kept(folder, key, online.settled_from_json) or {} for way, key in keys.items()
     }
     tuners = {way: online.OnlineTuner(settled) for way, settled in before.items()}
-    executor.tune(tuners)
+    communicator.tune(tuners)
 
     def settle() -> None:
         for way, tuner in tuners.items():
@@ -192,29 +237,23 @@ def _tuned(executor: CpuExecutor, emulation: Emulation | None) -> Callable[[], N
     return settle
 
 
-def _own_plan(topology: Topology) -> Plan:
-    """Return the plan of these links, kept from an earlier job or made."""
-    from blinkrun.planner import store  # noqa: PLC0415
-
-    return store.plan_of(topology, store.cache_dir())
-
-
-def _here(num_ranks: int, affinity: frozenset[int]) -> Topology:
-    """Return what joins ranks that share this host's memory."""
-    from blinkrun.topology.cpu import cpu_topology  # noqa: PLC0415
-    from blinkrun.topology.probe import probe_host  # noqa: PLC0415
-
-    return cpu_topology(probe_host(affinity=affinity), num_ranks)
-
-
-def _handed_plan(path: str, num_ranks: int) -> Plan:
-    """Return the plan that the launcher has put into a file for these ranks.
+def _handed_plan(control: ControlPlane) -> Plan | None:
+    """Return the plan that the launcher has put into a file for these ranks, if it has.
 
     Raises
     ------
     LaunchError
         If the file cannot be read, holds no plan, or one for another number of ranks.
     """
+    path = os.environ.get(env.PLAN)
+    if not path:
+        return None
+    from blinkrun.assembly import agreed_plan  # noqa: PLC0415
+
+    return agreed_plan(control, lambda: _plan_in(path, control.size))
+
+
+def _plan_in(path: str, num_ranks: int) -> Plan:
     from blinkrun.planner.plan import Plan  # noqa: PLC0415
 
     try:
@@ -248,13 +287,21 @@ def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
             return
         _state.failed = True
         rank = _state.control.rank
-        _state.group.abort(f"rank {rank} failed: {kind.__name__}: {error}")
+        _abort_all(f"rank {rank} failed: {kind.__name__}: {error}")
         sys.stdout.flush()
         sys.stderr.flush()
         if env.LAUNCHED not in os.environ:  # no launcher that ends the others: MPI does
             _state.control.abort(1)
 
     return hook
+
+
+def _abort_all(text: str) -> None:
+    """End the waits of all ranks, whichever group they wait in."""
+    for each in _state.subgroups:
+        if not each.is_closed:
+            each.executor.group.abort(text)
+    _state.group.abort(text)
 
 
 def _at_exit() -> None:
@@ -265,8 +312,12 @@ def _at_exit() -> None:
     group.leave()
     if _state.failed:
         return
-    if _others_leave(group):
+    if not _others_leave(group):
+        return
+    if control is not _state.connected:
         control.finalize()
+    if _state.connected is not None:
+        _state.connected.finalize()
 
 
 def _others_leave(group: Any) -> bool:

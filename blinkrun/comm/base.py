@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from blinkrun.errors import UsageError
 from blinkrun.types import Rank
 
 
@@ -21,6 +23,21 @@ class ControlPlane(Protocol):
         """Return the `item` of `root`."""
         ...
 
+    def sub(self, ranks: Sequence[Rank], *, timeout_s: float) -> ControlPlane:
+        """Return the control plane of `ranks` alone, in which they count in the order given.
+
+        Collective among `ranks`, which give the same list; nobody else takes part. Ends after
+        `timeout_s` if one of them does not come.
+
+        Raises
+        ------
+        UsageError
+            If `ranks` is no list of different ranks that this rank belongs to.
+        CollectiveTimeoutError
+            If a rank did not come; `err.ranks` are numbers in this control plane.
+        """
+        ...
+
     def finalize(self) -> None:
         """End the control plane; waits for the other ranks where the system under it does."""
         ...
@@ -28,3 +45,31 @@ class ControlPlane(Protocol):
     def abort(self, code: int) -> None:
         """End all ranks now. Returns only where nothing but this process can be ended."""
         ...
+
+
+def check_subset(ranks: Sequence[Rank], *, rank: Rank, size: int) -> tuple[Rank, ...]:
+    """Return `ranks` as a tuple if they are different ranks of `size`, `rank` among them.
+
+    Raises
+    ------
+    UsageError
+        Otherwise.
+
+    Examples
+    --------
+    >>> check_subset([2, 0], rank=0, size=3)
+    (2, 0)
+    """
+    chosen = tuple(int(each) for each in ranks)
+    if not chosen:
+        raise UsageError("a group needs at least one rank")
+    if len(set(chosen)) < len(chosen):
+        raise UsageError(f"ranks {list(chosen)}: a rank can be in a group once only")
+    strangers = [each for each in chosen if not 0 <= each < size]
+    if strangers:
+        raise UsageError(f"ranks {strangers} do not exist; there are ranks 0 to {size - 1}")
+    if rank not in chosen:
+        raise UsageError(
+            f"rank {rank} is none of the ranks {list(chosen)}; only they make the group"
+        )
+    return chosen

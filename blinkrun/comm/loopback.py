@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from blinkrun.comm.base import check_subset
 from blinkrun.types import Rank
 
 
@@ -21,6 +23,12 @@ class LoopbackControl:
         """Return `item`."""
         del root
         return item
+
+    def sub(self, ranks: Sequence[Rank], *, timeout_s: float) -> LoopbackControl:
+        """Return another loopback: the only subset is this rank."""
+        del timeout_s
+        check_subset(ranks, rank=self.rank, size=self.size)
+        return LoopbackControl()
 
     def finalize(self) -> None:
         """Do nothing."""

@@ -7,11 +7,15 @@ MPI_Finalize waits for the other ranks and a rank that failed must not wait.
 from __future__ import annotations
 
 import sys
+import time
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import mpi4py
 
-from blinkrun.errors import LaunchError
+from blinkrun.comm.base import check_subset
+from blinkrun.errors import CollectiveTimeoutError, LaunchError, UsageError
 from blinkrun.types import Rank
 
 _loaded_before = "mpi4py.MPI" in sys.modules
@@ -26,12 +30,27 @@ except (ImportError, RuntimeError) as err:
         " 'blinkrun[mpich]', or load your site's MPI module"
     ) from err
 
+MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
+MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
+_TAGS = 1 << 14  # MPI guarantees 32767 tags
+
 
 class MpiControl:
-    """All ranks of MPI_COMM_WORLD, on a communicator of our own."""
+    """All ranks of a communicator, on duplicates of our own; collective over it.
 
-    def __init__(self) -> None:
-        self._comm = MPI.COMM_WORLD.Dup()
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, optional
+        Default: MPI_COMM_WORLD.
+    ends_mpi : bool
+        Whether `finalize` finalises MPI as well.
+    """
+
+    def __init__(self, comm: Any = None, *, ends_mpi: bool = True) -> None:
+        base = MPI.COMM_WORLD if comm is None else comm
+        self._comm = base.Dup()
+        self._meetings = base.Dup()  # subsets are made on it: nothing else may match there
+        self._ends_mpi = ends_mpi
         self.rank: Rank = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
 
@@ -43,12 +62,24 @@ class MpiControl:
         """Return the `item` of `root`; it is pickled."""
         return self._comm.bcast(item, root=root)
 
+    def sub(self, ranks: Sequence[Rank], *, timeout_s: float) -> MpiControl:
+        """Return the control plane of `ranks`; they meet first, since MPI has no deadline."""
+        chosen = check_subset(ranks, rank=self.rank, size=self.size)
+        comm = _subset(self._meetings, chosen, timeout_s)
+        try:
+            return MpiControl(comm, ends_mpi=False)
+        finally:
+            comm.Free()
+
     def finalize(self) -> None:
-        """Finalise MPI, unless the program had loaded mpi4py itself and so finalises it."""
-        if not MPI.Is_finalized():
-            self._comm.Free()
-            if not _loaded_before:
-                MPI.Finalize()
+        """Free what is ours; finalise MPI unless the program had loaded mpi4py and so does it."""
+        if MPI.Is_finalized():
+            return
+        for comm in (self._comm, self._meetings):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+        if self._ends_mpi and not _loaded_before:
+            MPI.Finalize()
 
     def abort(self, code: int) -> None:
         """Call MPI_Abort: the MPI ends every rank."""
@@ -56,6 +87,111 @@ class MpiControl:
             MPI.COMM_WORLD.Abort(code)
 
 
+def control_of(comm: Any, *, timeout_s: float = MEET_TIMEOUT_S) -> MpiControl:
+    """Return the control plane of a job on part of what MPI started.
+
+    Collective over the ranks that take part. Pass it to `runtime.init`.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or sequence of int
+        A communicator, or numbers of ranks in MPI_COMM_WORLD, this one's among them.
+    timeout_s : float
+        Longest wait for the listed ranks, in seconds.
+
+    Raises
+    ------
+    UsageError
+        If `comm` is neither, or this process is not part of it.
+    CollectiveTimeoutError
+        If a listed rank does not come.
+    """
+    if isinstance(comm, MPI.Comm):
+        if comm == MPI.COMM_NULL or comm.Is_inter():
+            raise UsageError("comm: need an intracommunicator that this process belongs to")
+        return MpiControl(comm)
+    world = MPI.COMM_WORLD
+    chosen = check_subset(_numbers(comm), rank=world.Get_rank(), size=world.Get_size())
+    part = _subset(world, chosen, timeout_s)
+    try:
+        return MpiControl(part)
+    finally:
+        part.Free()
+
+
+def ranks_of(comm: Any) -> list[Rank]:
+    """Return the numbers that the ranks of `comm`, as for `control_of`, have in MPI_COMM_WORLD."""
+    if not isinstance(comm, MPI.Comm):
+        return _numbers(comm)
+    group, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    try:
+        return [int(each) for each in group.Translate_ranks(None, everyone)]
+    finally:
+        group.Free()
+        everyone.Free()
+
+
 def library() -> str:
     """Return the first line of the MPI's own version text."""
     return str(MPI.Get_library_version()).splitlines()[0].strip(" \0")
+
+
+def _numbers(comm: Any) -> list[Rank]:
+    try:
+        return [int(each) for each in comm]
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"comm is a {type(comm).__name__}; need an mpi4py communicator or a list of ranks"
+        ) from None
+
+
+def _subset(comm: Any, ranks: tuple[Rank, ...], timeout_s: float) -> Any:
+    """Return a communicator of `ranks`, which are all here when MPI is asked to make it."""
+    tag = zlib.crc32(repr(ranks).encode()) % _TAGS
+    _meet(comm, ranks, tag, timeout_s)
+    everyone = comm.Get_group()
+    group = everyone.Incl(list(ranks))
+    try:
+        return comm.Create_group(group, tag)
+    finally:
+        group.Free()
+        everyone.Free()
+
+
+def _meet(comm: Any, ranks: tuple[Rank, ...], tag: int, timeout_s: float) -> None:
+    """Return when all `ranks` are here: each tells the first, which tells all."""
+    me, first = comm.Get_rank(), ranks[0]
+    tag += _TAGS
+    if me != first:
+        told = comm.Isend([b"", MPI.BYTE], first, tag)
+        _await({first: comm.Irecv([bytearray(1), MPI.BYTE], first, tag)}, me, ranks, timeout_s)
+        told.Wait()
+        return
+    others = ranks[1:]
+    come = {rank: comm.Irecv([bytearray(1), MPI.BYTE], rank, tag) for rank in others}
+    _await(come, me, ranks, timeout_s)
+    MPI.Request.Waitall([comm.Isend([b"", MPI.BYTE], rank, tag) for rank in others])
+
+
+def _await(requests: dict[Rank, Any], me: Rank, ranks: tuple[Rank, ...], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    pause_s = MEET_LOOK_S
+    while True:
+        requests = {rank: each for rank, each in requests.items() if not each.Test()}
+        if not requests:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, MEET_LOOK_S * 50)
+    for each in requests.values():
+        each.Cancel()
+        each.Free()
+    late = sorted(requests)
+    raise CollectiveTimeoutError(
+        f"rank {me} waited {timeout_s:g} s for rank{'s' * (len(late) > 1)}"
+        f" {', '.join(map(str, late))} to make a group of the ranks {list(ranks)};"
+        " all of them must call it with the same list",
+        late,
+        timeout_s,
+    )

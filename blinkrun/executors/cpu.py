@@ -144,6 +144,10 @@ class CpuExecutor:
         Longest wait for other ranks in a call, in seconds.
     cores : int
         That the ranks share.
+    names : sequence of Rank, optional
+        Numbers of the ranks in messages: those of a subset have another number in the job.
+    sharing : int, optional
+        Ranks of the job that share the cores, where they are more than `ranks`.
     emulation : Emulation, optional
         Run at the pace of that machine, whose ranks these are.
     choices : mapping of (Collective, root) to Choices, optional
@@ -166,6 +170,8 @@ class CpuExecutor:
         arena_bytes: int,
         timeout_s: float,
         cores: int,
+        names: Sequence[Rank] | None = None,
+        sharing: int = 0,
         emulation: Emulation | None = None,
         choices: Mapping[tuple[Collective, Rank], Choices] | None = None,
     ) -> None:
@@ -192,11 +198,12 @@ class CpuExecutor:
             timeout_s=JOIN_TIMEOUT_S,
         )
         sessions = set(control.allgather(os.getsid(0)))
-        choice = tuning(self.size, cores, one_session=len(sessions) == 1)
+        sharing = max(self.size, sharing)
+        choice = tuning(sharing, cores, one_session=len(sessions) == 1)
         try:
             self.group = native.Group(
                 rank=self.rank,
-                names=list(ranks),
+                names=list(ranks if names is None else names),
                 control_fd=files.control,
                 arena_fds=self._within_reach(files.arenas),
                 arena_bytes=arena_bytes,

@@ -8,6 +8,7 @@ from support.topologies import host_of
 
 import blinkrun
 from blinkrun import runtime
+from blinkrun.assembly import agreed_plan
 from blinkrun.comm import world as world_module
 from blinkrun.comm.loopback import LoopbackControl
 from blinkrun.comm.world import World
@@ -56,6 +57,52 @@ def test_init_is_idempotent_and_comes_back_after_shutdown():
 
 
 @pytest.mark.usefixtures("alone")
+def test_what_hangs_on_shutdown_is_called_once_while_the_world_is_there(capsys):
+    called = []
+
+    def breaks():
+        called.append("breaks")
+        raise ValueError("no good")
+
+    with pytest.raises(NotInitializedError, match="at_shutdown"):
+        runtime.at_shutdown(breaks)
+    blinkrun.init()
+    runtime.at_shutdown(lambda: called.append(f"first of {blinkrun.size()}"))
+    runtime.at_shutdown(breaks)
+    runtime.at_shutdown(lambda: called.append("last"))
+    blinkrun.shutdown()
+    blinkrun.shutdown()
+    assert called == ["last", "breaks", "first of 1"]
+    assert "breaks failed: ValueError: no good" in capsys.readouterr().err
+    blinkrun.init()
+    blinkrun.shutdown()
+    assert len(called) == 3
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_group_ends_with_the_world():
+    with pytest.raises(NotInitializedError):
+        runtime.subgroup([0])
+    blinkrun.init()
+    closed, group = runtime.subgroup([0]), runtime.subgroup([0])
+    closed.close()
+    assert group.allreduce(np.ones(3)).tolist() == [1.0] * 3
+    blinkrun.shutdown()
+    assert group.is_closed
+    for each in (closed, group):
+        with pytest.raises(NotInitializedError):
+            each.barrier()
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_end_of_a_forked_child_is_not_that_of_the_rank(monkeypatch):
+    blinkrun.init()
+    monkeypatch.setattr(runtime._state, "pid", 1)  # as it looks from a child
+    blinkrun.shutdown()
+    assert not blinkrun.world().is_closed
+
+
+@pytest.mark.usefixtures("alone")
 def test_several_hosts_are_refused_by_name(monkeypatch):
     two = World(rank=0, size=2, hosts=("anna", "bert"), groups=((0,), (1,)))
     monkeypatch.setattr(world_module, "gather_world", lambda _: two)
@@ -74,8 +121,7 @@ def test_a_plan_that_cannot_be_made_is_an_error_of_its_own(monkeypatch):
         blinkrun.init()
 
 
-@pytest.mark.usefixtures("alone")
-def test_other_ranks_hear_that_rank_0_could_not_plan(monkeypatch):
+def test_other_ranks_hear_that_rank_0_could_not_plan():
     class Second(LoopbackControl):
         rank = 1
 
@@ -83,7 +129,7 @@ def test_other_ranks_hear_that_rank_0_could_not_plan(monkeypatch):
             return None, "no such machine"
 
     with pytest.raises(LaunchError, match=r"no such machine \(rank 0 could not plan\)"):
-        runtime._plan_for(Second(), 1, frozenset({0}), None)
+        agreed_plan(Second(), lambda: pytest.fail("only rank 0 plans"))
 
 
 @pytest.mark.usefixtures("alone")

@@ -1,0 +1,166 @@
+"""What each rank does in test_groups.py; every function returns a JSON value."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+import blinkrun
+from blinkrun import runtime
+from blinkrun.comm import mpi
+from blinkrun.errors import AbortedError, CollectiveTimeoutError, PeerLeftError, UsageError
+
+
+def members(rank, size):
+    """Every subset of the ranks that `rank` belongs to, in the same order on all ranks."""
+    for count in range(1, size + 1):
+        for ranks in itertools.combinations(range(size), count):
+            if rank in ranks:
+                yield ranks
+
+
+def every_subset():
+    """Sums and places in every subset; the number of wrong ones."""
+    blinkrun.init()
+    rank, size = blinkrun.rank(), blinkrun.size()
+    wrong = 0
+    groups = []
+    for ranks in members(rank, size):
+        group = runtime.subgroup(ranks)
+        groups.append((ranks, group))
+        wrong += (group.rank, group.size) != (ranks.index(rank), len(ranks))
+        wrong += (group.plan == blinkrun.world().plan) != (len(ranks) == size)
+    for count in (0, 1, 7, 4099, 100_003):
+        for ranks, group in groups:  # all of them live at once
+            total = group.allreduce(np.full(count, rank, np.int64))
+            wrong += int((total != sum(ranks)).sum())
+            root = group.broadcast(np.full(count, rank), root=len(ranks) - 1)
+            wrong += int((root != ranks[-1]).sum())
+            wrong += group.allgather(np.array([rank])).tolist() != list(ranks)
+        wrong += int(blinkrun.allreduce(np.array([1]))[0] != size)
+    wrong += groups[-1][1].allgather_object(rank) != list(range(size))
+    return wrong
+
+
+def given_order():
+    """A group whose ranks count from the last: roots and slices follow that order."""
+    blinkrun.init()
+    ranks = list(range(blinkrun.size()))[::-1]
+    group = runtime.subgroup(ranks)
+    gathered = group.allgather(np.array([blinkrun.rank()])).tolist()
+    return [group.rank, gathered, int(group.broadcast(np.array([blinkrun.rank()]), root=0)[0])]
+
+
+def refused():
+    """What is said of ranks that make no group; nobody else has to take part."""
+    blinkrun.init()
+    said = []
+    for ranks in ([], [0, 0], [0, 99], [blinkrun.rank() ^ 1]):
+        try:
+            runtime.subgroup(ranks)
+        except UsageError as err:
+            said.append(str(err))
+    return said
+
+
+def late_member():
+    """The error of rank 0, which waits for a rank that makes no group; the world goes on."""
+    blinkrun.init(timeout_s=0.5)
+    said = None
+    if blinkrun.rank() == 0:
+        try:
+            runtime.subgroup([0, 2])
+        except CollectiveTimeoutError as err:
+            said = [str(err), list(err.ranks)]
+    runtime.world().executor.group.set_timeout(20)
+    return [said, float(blinkrun.allreduce(np.ones(1))[0])]
+
+
+def names_in_messages():
+    """A group's error names world ranks."""
+    blinkrun.init(timeout_s=0.5)
+    group = None if blinkrun.rank() == 1 else runtime.subgroup([2, 0])
+    said = None
+    if blinkrun.rank() == 0:
+        try:
+            group.allreduce(np.ones(10))
+        except CollectiveTimeoutError as err:
+            said = [str(err), list(err.ranks)]
+    runtime.world().executor.group.set_timeout(20)
+    return [said, float(blinkrun.allreduce(np.ones(1))[0])]
+
+
+def resources():
+    maps = Path("/proc/self/maps").read_text(encoding="ascii").count("blinkrun-")
+    return [len(os.listdir("/proc/self/fd")), maps]
+
+
+def comes_and_goes(rounds):
+    """Files and mappings after each of several lives of the world, with groups; sums as well."""
+    seen = []
+    for _ in range(rounds):
+        blinkrun.init()
+        rank, size = blinkrun.rank(), blinkrun.size()
+        group = runtime.subgroup(range(size))
+        part = runtime.subgroup([0, size - 1]) if rank in (0, size - 1) and size > 1 else None
+        for _ in range(5):
+            short = runtime.subgroup(range(size))
+            short.allreduce(np.ones(10))
+            short.barrier()
+            short.close()
+        sums = [float(each.allreduce(np.ones(7))[3]) for each in (group, part) if each]
+        assert sums == [size, 2][: len(sums)]
+        blinkrun.barrier()
+        blinkrun.shutdown()
+        assert group.is_closed
+        seen.append(resources())
+    return seen
+
+
+def part_of_the_job():
+    """A world of some of the ranks that MPI started, then of other ranks, then of all."""
+    sizes = []
+    everyone = mpi.MPI.COMM_WORLD
+    me = everyone.Get_rank()
+    ranks = [0, 2] if me != 1 else [1]
+    assert mpi.ranks_of(ranks) == ranks
+    runtime.init(control=mpi.control_of(ranks))
+    sizes.append([blinkrun.rank(), float(blinkrun.allreduce(np.array([me]))[0])])
+    blinkrun.barrier()
+    blinkrun.shutdown()
+    part = everyone.Split(color=me == 0, key=-me)
+    runtime.init(control=mpi.control_of(part))
+    sizes.append([mpi.ranks_of(part), float(blinkrun.allreduce(np.array([me]))[0])])
+    blinkrun.barrier()
+    blinkrun.shutdown()
+    runtime.init()
+    sizes.append([blinkrun.rank(), float(blinkrun.allreduce(np.array([me]))[0])])
+    try:
+        mpi.control_of(me)
+    except UsageError as err:
+        sizes.append(str(err))
+    return sizes
+
+
+def first_error_of(call):
+    started = time.monotonic()
+    try:
+        call()
+    except (AbortedError, PeerLeftError) as err:
+        return [type(err).__name__, str(err), err.rank, time.monotonic() - started < 10]
+    return "no error"
+
+
+def a_member_leaves():
+    """What the ranks of a group see when one of them shuts down; rank 1 is not in the group."""
+    blinkrun.init(timeout_s=20)
+    rank = blinkrun.rank()
+    group = None if rank == 1 else runtime.subgroup([0, 2])
+    blinkrun.barrier()
+    if rank == 2:
+        runtime.shutdown()
+    if rank != 0:
+        return None
+    return first_error_of(lambda: group.allreduce(np.ones(10)))
