@@ -130,6 +130,13 @@ class ProcessSetError(BlinkrunError, ValueError):
     """A process set that does not exist, cannot be made, or does not include this rank."""
 
 
+class GradientOrderError(UsageError, AssertionError):
+    """Calls of a wrapped optimizer in an order that would lose or mix up gradients.
+
+    An `AssertionError` too: that is what scripts written for Horovod catch.
+    """
+
+
 class NonFiniteError(CollectiveError):
     """A rank has given NaN or infinity where ``--check-nan`` forbids it.
 

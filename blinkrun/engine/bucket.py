@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blinkrun.errors import UsageError
+from blinkrun.errors import GradientOrderError, UsageError
 from blinkrun.types import DType
 
 ALIGN_BYTES = 64  # a cache line: slots of different gradients never share one
+NO_BUCKET = -1
+
+_NOTHING = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,10 @@ class BucketLayout:
     buckets : tuple of Bucket
         In the order in which they are reduced.
     bucket_of : tuple of int
-        The bucket of each gradient.
+        The bucket of each gradient; `NO_BUCKET` for one that has no place.
     flags_offset_bytes : int
-        Where the flags begin in the arena, behind all buckets: a byte per gradient, 1 where this
-        rank has it. Their maximum over ranks says whether any rank had it.
+        Where the flags begin in the arena, behind all buckets: a byte per gradient that says
+        whether this rank has it. Their maximum over ranks says whether any rank has it.
     num_bytes : int
         Bytes of arena, the same for every order and bucket size.
     """
@@ -103,8 +106,9 @@ def plan_buckets(
     order: Sequence[int],
     bucket_bytes: int,
     direct_bytes: int | None = None,
+    groups: Sequence[Sequence[int]] = (),
 ) -> BucketLayout:
-    """Return the buckets for `gradients`, filled in `order`.
+    """Return the buckets for those of `gradients` that `order` names, filled in `order`.
 
     Gradients of one dtype that follow each other in `order` share a bucket until the next would
     take it past `bucket_bytes`; one that is larger has a bucket of its own. Buckets come in the
@@ -115,17 +119,20 @@ def plan_buckets(
     gradients : sequence of GradientSpec
         All gradients; the numbers in `order` and in the result are positions in it.
     order : sequence of int
-        Each position once, first ready first.
+        The gradients that have a place, each once, first ready first.
     bucket_bytes : int
         Largest bucket, in bytes.
     direct_bytes : int, optional
         Gradients of this size or larger have a bucket of their own and are not copied into it;
         without it, all are copied.
+    groups : sequence of sequences of int
+        Gradients that are reduced together, whatever their size: a group has a bucket for each of
+        its dtypes, which nothing else shares. A gradient is in one group at most.
 
     Raises
     ------
     UsageError
-        If `order` is no permutation or `bucket_bytes` is below 1.
+        If `order` names a gradient twice or one that there is not, or `bucket_bytes` is below 1.
 
     Examples
     --------
@@ -133,15 +140,17 @@ def plan_buckets(
     >>> layout = plan_buckets(three, order=[2, 1, 0], bucket_bytes=256)
     >>> [[slot.gradient for slot in bucket.slots] for bucket in layout.buckets]
     [[2, 1], [0]]
+    >>> plan_buckets(three, [2, 1, 0], 256, groups=[(0, 2)]).bucket_of
+    (1, 0, 1)
     """
     if bucket_bytes < 1:
         raise UsageError(f"bucket_bytes is {bucket_bytes}, need at least 1")
-    if sorted(order) != list(range(len(gradients))):
+    if len(set(order)) < len(order) or not set(order) <= set(range(len(gradients))):
         raise UsageError(f"order names each of {len(gradients)} gradients once, got {list(order)}")
     buckets: list[Bucket] = []
-    bucket_of = [0] * len(gradients)
+    bucket_of = [NO_BUCKET] * len(gradients)
     offset_bytes = 0
-    for members, is_direct in _group(gradients, order, bucket_bytes, direct_bytes):
+    for members, is_direct in _group(gradients, order, bucket_bytes, direct_bytes, groups):
         for member in members:
             bucket_of[member] = len(buckets)
         buckets.append(_place(gradients, members, offset_bytes, is_direct))
@@ -180,6 +189,11 @@ class BucketProgress:
         self.num_released = 0
 
     @property
+    def has_arrived(self) -> bool:
+        """Whether a gradient has been ready since the last reset."""
+        return bool(self._arrived)
+
+    @property
     def began(self) -> bool:
         """Whether any backward pass has reached a gradient since the last reset."""
         return bool(self._arrived) or any(left < self.passes for left in self._passes_left)
@@ -189,13 +203,14 @@ class BucketProgress:
 
         Raises
         ------
-        UsageError
+        GradientOrderError
             If it has been ready before in this step.
         """
         left = self._passes_left[gradient]
         if left == 0:
-            raise UsageError(
-                f"more than backward_passes_per_step={self.passes} backward passes before step()"
+            raise GradientOrderError(
+                f"more than backward_passes_per_step={self.passes} backward passes before step(); "
+                "raise backward_passes_per_step, or accumulate in no_sync()"
             )
         self._passes_left[gradient] = left - 1
         return left == 1
@@ -204,19 +219,24 @@ class BucketProgress:
         """Note that `gradient` lies in its bucket; return the buckets that may be reduced now."""
         self._passes_left[gradient] = 0
         self._arrived.append(gradient)
-        self._missing[self.layout.bucket_of[gradient]] -= 1
+        bucket = self.layout.bucket_of[gradient]
+        if bucket == NO_BUCKET:
+            return _NOTHING
+        self._missing[bucket] -= 1
         first = self.num_released
         while self.num_released < len(self._missing) and not self._missing[self.num_released]:
             self.num_released += 1
         return range(first, self.num_released)
 
     def absent(self) -> tuple[int, ...]:
-        """Return the gradients that have not arrived, in the order of the buckets."""
-        if len(self._arrived) == len(self.layout.bucket_of):
+        """Return the gradients that have not arrived: in the order of the buckets, then others."""
+        bucket_of = self.layout.bucket_of
+        if len(self._arrived) == len(bucket_of):
             return ()
         arrived = set(self._arrived)
-        slots = (slot for bucket in self.layout.buckets for slot in bucket.slots)
-        return tuple(slot.gradient for slot in slots if slot.gradient not in arrived)
+        placed = [slot.gradient for bucket in self.layout.buckets for slot in bucket.slots]
+        others = (gradient for gradient, bucket in enumerate(bucket_of) if bucket == NO_BUCKET)
+        return tuple(g for g in (*placed, *others) if g not in arrived)
 
     def order(self) -> tuple[int, ...]:
         """Return all gradients: those that arrived in this order, then the others."""
@@ -228,13 +248,19 @@ def _group(
     order: Sequence[int],
     bucket_bytes: int,
     direct_bytes: int | None,
+    groups: Sequence[Sequence[int]],
 ) -> list[tuple[list[int], bool]]:
     """Split `order` into buckets, listed by when their last gradient comes; True is for direct."""
     open_groups: dict[DType, tuple[list[int], int]] = {}
     closed: list[tuple[int, list[int], bool]] = []
     when = {gradient: position for position, gradient in enumerate(order)}
+    group_of = {member: number for number, group in enumerate(groups) for member in group}
+    together: dict[tuple[int, DType], list[int]] = {}
     for gradient in order:
         spec = gradients[gradient]
+        if gradient in group_of:
+            together.setdefault((group_of[gradient], spec.dtype), []).append(gradient)
+            continue
         if direct_bytes is not None and spec.num_elements * spec.dtype.itemsize >= direct_bytes:
             closed.append((when[gradient], [gradient], True))
             continue
@@ -245,6 +271,7 @@ def _group(
         members.append(gradient)
         open_groups[spec.dtype] = (members, filled + spec.padded_bytes)
     closed += [(when[members[-1]], members, False) for members, _ in open_groups.values()]
+    closed += [(when[members[-1]], members, False) for members in together.values()]
     return [(members, is_direct) for _, members, is_direct in sorted(closed)]
 
 

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from blinkrun.engine.bucket import (
     ALIGN_BYTES,
+    NO_BUCKET,
     BucketProgress,
     GradientSpec,
     plan_buckets,
 )
-from blinkrun.errors import UsageError
+from blinkrun.errors import GradientOrderError, UsageError
 from blinkrun.types import DType
 
 FLOATS = [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]
@@ -127,8 +128,10 @@ def test_a_gradient_that_was_counted_absent_is_one_pass_too_many_afterwards():
     progress = BucketProgress(plan_buckets(three(), [0, 1, 2], 1000))
     for gradient in progress.absent():
         progress.arrive(gradient)
-    with pytest.raises(UsageError):
+    with pytest.raises(GradientOrderError):
         progress.count_pass(0)
+    assert issubclass(GradientOrderError, AssertionError)  # what Horovod raises
+    assert issubclass(GradientOrderError, ValueError)
 
 
 def test_reset_forgets_arrivals():
@@ -139,8 +142,41 @@ def test_reset_forgets_arrivals():
     assert progress.absent() == (0, 1, 2)
 
 
-@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3], [0, 1, 2, 2]])
-def test_an_order_that_is_no_permutation_is_refused(order):
+@given(gradient_sets(), st.data())
+def test_gradients_that_the_order_leaves_out_have_no_place_and_hold_nothing_up(case, data):
+    gradients, order, bucket_bytes, direct_bytes = case
+    some = order[: data.draw(st.integers(0, len(order)))]
+    layout = plan_buckets(gradients, some, bucket_bytes, direct_bytes)
+    placed = [slot.gradient for bucket in layout.buckets for slot in bucket.slots]
+    assert sorted(placed) == sorted(some)
+    assert [g for g, b in enumerate(layout.bucket_of) if b == NO_BUCKET] == sorted(
+        set(order) - set(some)
+    )
+    progress = BucketProgress(layout)
+    released = [bucket for gradient in order for bucket in progress.arrive(gradient)]
+    assert released == list(range(len(layout.buckets)))
+    assert progress.absent() == ()
+
+
+@given(gradient_sets(), st.data())
+def test_a_group_is_in_one_bucket_of_each_dtype_alone(case, data):
+    gradients, order, bucket_bytes, direct_bytes = case
+    labels = [data.draw(st.sampled_from([0, 1, None])) for _ in gradients]
+    groups = [[g for g, label in enumerate(labels) if label == which] for which in (0, 1)]
+    layout = plan_buckets(gradients, order, bucket_bytes, direct_bytes, groups)
+    for bucket in layout.buckets:
+        assert len({labels[slot.gradient] for slot in bucket.slots}) == 1
+    for group in groups:
+        kinds = {(gradients[g].dtype, layout.bucket_of[g]) for g in group}
+        assert len(kinds) == len({gradients[g].dtype for g in group})
+    placed = sorted(slot.gradient for bucket in layout.buckets for slot in bucket.slots)
+    assert placed == list(range(len(gradients)))
+    last = [max(order.index(slot.gradient) for slot in bucket.slots) for bucket in layout.buckets]
+    assert last == sorted(last)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 1], [0, 1, 3], [0, 1, 2, 2]])
+def test_an_order_with_a_gradient_twice_or_unknown_is_refused(order):
     with pytest.raises(UsageError, match="each of 3 gradients once"):
         plan_buckets(three(), order, 100)
 
