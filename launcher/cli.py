@@ -114,18 +114,27 @@ def _spec(options: Options, prepared: Prepared | None = None) -> JobSpec:
     """Return the job that `options` and the command describe, checked."""
     from blinkrun.launcher.forward import forwarded  # noqa: PLC0415
     from blinkrun.launcher.programs import resolve  # noqa: PLC0415
+    from blinkrun.launcher.settings import PYTHON_PATH, settings_of  # noqa: PLC0415
     from blinkrun.launcher.spec import DEFAULT_START_TIMEOUT_S, JobSpec  # noqa: PLC0415
 
     num_ranks = options.num_ranks if prepared is None else prepared.num_ranks
     if num_ranks is None:
         program = " ".join(options.program[:1]) or "train.py"
         raise UsageError(f"how many ranks? example: blinkrun -np 2 {program}")
+    for option, is_given in (("--horovod", options.horovod), ("--ddp", options.ddp)):
+        if is_given and options.program and options.program[0] in COMMANDS:
+            raise UsageError(f"{option} is for scripts, not for the command '{options.program[0]}'")
     start_timeout_s = options.start_timeout_s
+    environ = forwarded(options.environ, os.environ)
+    settings = settings_of(options, {**os.environ, **environ})
+    if PYTHON_PATH in settings:
+        environ.pop(PYTHON_PATH, None)  # the other one holds it
     return JobSpec(
         num_ranks=num_ranks,
         program=resolve(options.program, COMMANDS),
         mpi=options.mpi,
-        environ=forwarded(options.environ, os.environ),
+        environ=environ,
+        settings=settings,
         prefix=options.prefix and options.program[0] not in COMMANDS,  # tables stay tables
         output_dir=options.output_dir,
         start_timeout_s=DEFAULT_START_TIMEOUT_S if start_timeout_s is None else start_timeout_s,
@@ -167,6 +176,7 @@ def _launch(spec: JobSpec) -> int:
         ranks[env.TIMEOUT] = f"{spec.timeout_s:g}"
     if spec.verbose:
         ranks[env.VERBOSE] = "1"
+    ranks.update(spec.settings)
     ranks.update(dict.fromkeys(spec.handed, ""))  # the files are made when the job starts
     ranks.update(spec.environ)
     command = [

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from blinkrun.errors import UsageError
+from blinkrun.units import parse_size
 
 HELP = """\
 usage: blinkrun -np N [options] PROGRAM [args]
@@ -20,8 +21,7 @@ PROGRAM is a Python script (train.py), -m module, python train.py, any executabl
 options:
   -np, -n N            number of ranks; more than cores is allowed
   -x NAME[=VALUE]      set an environment variable in the ranks (value from here if not given)
-  --mpi WHICH          openmpi, mpich, intel, or the path of an mpiexec; otherwise the one beside
-                       this Python, then the first on PATH
+  --mpi WHICH          openmpi, mpich, intel or an mpiexec (default: beside this Python, on PATH)
   --no-prefix          do not write [rank] before each line of output (commands never do)
   --output-dir DIR     write each rank's output to DIR/rank.N.log instead of the terminal
   --start-timeout S    seconds for all ranks to come up (60)
@@ -32,15 +32,20 @@ options:
   --topology FILE|NAME plan for the GPUs of this machine, as 'blinkrun topo' takes it
   --gpus 0,1,4         which of them, in the order of the ranks (the first N)
   --show-plan          print the plan before the ranks start (without --topology: that of the CPU)
+  --horovod            run a script that imports horovod: blinkrun stands in for it in this job
+  --ddp                run a DDP script: init_process_group gets blinkrun, whatever it asks for
+  --timeline FILE      write what the engine does as a Chrome trace, while it does it
+  --stall-warning S    say after S seconds for which ranks a tensor waits, and why (60; 0: never)
+  --stall-shutdown S   end the job after S seconds of that (0: never)
+  --fusion-bytes SIZE  most bytes of small tensors that travel as one, such as 64M
+  --check-nan          refuse NaN and infinity in what is reduced
   --dry-run            print the command that would be run, start nothing
   --verbose, -v        say which MPI was found, what is run, and the threads of a rank
-  --version            print the version
-  --help, -h           print this
+  --version; --help, -h
 
 Each rank gets cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this terminal's
-input, the others nothing. Ctrl-C ends the job, twice at once. All that the ranks have started ends
-with the job. The exit code is that of the first rank that failed (128 + signal if killed), 0 if all
-ranks ended with 0, 2 for wrong usage.
+input, the others nothing. Ctrl-C ends the job (twice: at once) and all that its ranks have started.
+The exit code is that of the first rank that failed (128 + signal), 0 if none did; wrong usage: 2.
 
 example:
   blinkrun -np 2 train.py --epochs 3
@@ -64,6 +69,13 @@ class Options:
     topology: str | None = None
     gpus: str | None = None
     show_plan: bool = False
+    horovod: bool = False
+    ddp: bool = False
+    timeline: str | None = None
+    stall_warning_s: float | None = None
+    stall_shutdown_s: float | None = None
+    fusion_bytes: int | None = None
+    check_nan: bool = False
     dry_run: bool = False
     verbose: bool = False
     version: bool = False
@@ -87,6 +99,13 @@ def _seconds(name: str) -> Callable[[str], float]:
     return parse
 
 
+def _bytes(text: str) -> int:
+    try:
+        return parse_size(text)
+    except UsageError as err:
+        raise UsageError(f"--fusion-bytes: {err}") from None
+
+
 # Option: the field that it sets, and what makes its value from the next word (None: it takes none).
 _Parser = Callable[[str], object] | None
 _TABLE: dict[str, tuple[str, _Parser]] = {
@@ -103,6 +122,13 @@ _TABLE: dict[str, tuple[str, _Parser]] = {
     "--topology": ("topology", str),
     "--gpus": ("gpus", str),
     "--show-plan": ("show_plan", None),
+    "--horovod": ("horovod", None),
+    "--ddp": ("ddp", None),
+    "--timeline": ("timeline", str),
+    "--stall-warning": ("stall_warning_s", _seconds("--stall-warning")),
+    "--stall-shutdown": ("stall_shutdown_s", _seconds("--stall-shutdown")),
+    "--fusion-bytes": ("fusion_bytes", _bytes),
+    "--check-nan": ("check_nan", None),
     "--dry-run": ("dry_run", None),
     "--verbose": ("verbose", None),
     "-v": ("verbose", None),
@@ -158,6 +184,10 @@ def _look_up(name: str) -> tuple[str, _Parser]:
         raise UsageError(f"{name}: jobs on several hosts are not supported in this version")
     import difflib  # noqa: PLC0415
 
+    from blinkrun.launcher.horovod import RENAMED  # noqa: PLC0415
+
+    if name in RENAMED:
+        raise UsageError(f"{name} is an option of horovodrun: {RENAMED[name]}")
     near = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else "; see blinkrun --help"
     raise UsageError(f"unknown option {name}{hint}")

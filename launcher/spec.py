@@ -34,7 +34,8 @@ class Program:
 class JobSpec:
     """One job, checked: how many ranks of which program, and how they are watched.
 
-    `environ` holds the variables of ``-x``, with values. `timeout_s` is None unless given; then it
+    `environ` holds the variables of ``-x``, with values; `settings` those that other options set,
+    which ``-x`` overrides. `timeout_s` is None unless given; then it
     bounds waits in collectives and ends a job in which nothing moves. `time_limit_s` ends the job
     whatever it does. `handed` holds texts for the ranks, such as the plan that they are to use, by
     the variable that names their file.
@@ -44,6 +45,7 @@ class JobSpec:
     program: Program
     mpi: str | None = None
     environ: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     prefix: bool = True
     output_dir: str | None = None
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S

@@ -29,6 +29,8 @@ def test_the_options_are_frozen() -> None:
         *("-np", "-n", "--np", "-x", "--mpi", "--no-prefix", "--output-dir"),
         *("--start-timeout", "--timeout", "--time-limit", "--dry-run"),
         *("--topology", "--gpus", "--show-plan"),
+        *("--horovod", "--ddp", "--timeline", "--stall-warning", "--stall-shutdown"),
+        *("--fusion-bytes", "--check-nan"),
         *("--verbose", "-v", "--version", "--help", "-h"),
     }
 
@@ -101,6 +103,23 @@ USAGE = [
         "--hostfile=f -np 2 true",
         "--hostfile: jobs on several hosts are not supported in this version",
     ),
+    (
+        "--timeline-filename t.json -np 2 true",
+        "--timeline-filename is an option of horovodrun: write --timeline FILE",
+    ),
+    (
+        "--fusion-threshold-mb=32 -np 2 true",
+        "--fusion-threshold-mb is an option of horovodrun: write --fusion-bytes SIZE, such as 64M",
+    ),
+    ("-np 2 --timeline no/t.json true", "--timeline no/t.json: there is no folder {cwd}/no"),
+    ("-np 2 --timeline . true", "--timeline .: that is a folder; name a file"),
+    ("-np 2 --stall-warning soon true", "--stall-warning soon: not a number of seconds"),
+    (
+        "-np 2 --stall-shutdown -1 true",
+        "--stall-shutdown -1: need a number of seconds, 0 for never",
+    ),
+    ("-np 2 --horovod bench", "--horovod is for scripts, not for the command 'bench'"),
+    ("-np 2 --ddp bench", "--ddp is for scripts, not for the command 'bench'"),
     ("-np 2 topo", "the command 'topo' runs without ranks; leave -np out"),
     ("-np 2 simulate", "the command 'simulate' runs without ranks; leave -np out"),
     ("doctor", "the command 'doctor' is not part of version {version}"),
