@@ -1,0 +1,95 @@
+"""How torch makes a process group of ours, and what happens to it when the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from blinkrun.assembly import assemble
+from blinkrun.torch.distributed.group import NAME, BlinkProcessGroup
+from blinkrun.torch.distributed.store import StoreControl
+
+_groups: weakref.WeakSet[BlinkProcessGroup] = weakref.WeakSet()
+_hooked_pid = 0
+
+
+def register() -> None:
+    """Make ``"blink"`` known to torch.distributed, for CPU tensors; harmless if called again."""
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+
+
+def groups() -> list[BlinkProcessGroup]:
+    """Return the process groups of this process that are in use."""
+    return [group for group in _groups if not group.communicator.is_closed]
+
+
+def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
+    """Return a process group; torch calls it on every rank of the group.
+
+    Parameters
+    ----------
+    options : torch.distributed's backend options
+        Store, rank, size, timeout and the numbers of the ranks in the default group.
+    extra : optional
+        What the script gave as ``pg_options``; nothing of it is used.
+
+    Raises
+    ------
+    CollectiveTimeoutError
+        If a rank does not come within the timeout.
+    LaunchError
+        If the ranks are on several hosts, or cannot share memory.
+    """
+    del extra
+    timeout_s = options.timeout.total_seconds()
+    control = StoreControl(
+        options.store, options.group_rank, options.group_size, timeout_s=timeout_s
+    )
+    names = list(options.global_ranks_in_group) or None
+    communicator = assemble(
+        control,
+        timeout_s=timeout_s,
+        names=names,
+        sharing=dist.get_world_size() if dist.is_initialized() else 0,
+    )
+    group = BlinkProcessGroup(options.store, communicator, names)
+    _groups.add(group)
+    _hook()
+    return group
+
+
+def _hook() -> None:
+    """Install what runs when this process ends, once."""
+    global _hooked_pid  # noqa: PLW0603 - a fact about the process
+    if _hooked_pid == os.getpid():
+        return
+    _hooked_pid = os.getpid()
+    atexit.register(_at_exit)
+    sys.excepthook = _excepthook(sys.excepthook)
+
+
+def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
+    """Return a hook that fails all groups of an uncaught exception's process on all ranks."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if os.getpid() == _hooked_pid:
+            for group in groups():
+                rank = group.global_rank
+                group.end(f"rank {rank} failed: {kind.__name__}: {error}")
+
+    return hook
+
+
+def _at_exit() -> None:
+    """Leave all groups, so that ranks which still wait for this one learn it at once."""
+    if os.getpid() == _hooked_pid:
+        for group in groups():
+            group.end(None)

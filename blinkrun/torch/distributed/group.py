@@ -1,0 +1,465 @@
+"""The process group: torch's calls, each brought to a lane that carries it out in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup, ReduceOp, Store, Work
+
+from blinkrun import env
+from blinkrun.communicator import Communicator
+from blinkrun.errors import NotInitializedError
+from blinkrun.torch.distributed.arguments import (
+    as_list,
+    inner_list,
+    is_within,
+    only_one,
+    op_of,
+    options_and_root,
+    pairs_of,
+    split_rows,
+)
+from blinkrun.torch.distributed.calls import Calls, checked
+from blinkrun.torch.distributed.messages import Messages
+from blinkrun.torch.distributed.reductions import reduction
+from blinkrun.torch.distributed.sparse import allreduce_sparse
+from blinkrun.torch.distributed.work import DoneWork, Lane
+from blinkrun.torch.overlap import choose_overlap
+from blinkrun.types import Rank
+
+NAME = "blink"
+_in_backward = torch._C._current_graph_task_id  # -1 where no backward is under way
+_CPU = torch.device("cpu")
+
+
+class BlinkProcessGroup(ProcessGroup):
+    """Collectives of torch.distributed over spanning trees, under NCCL's contract.
+
+    All ranks of the group make the same calls in the same order; nothing is negotiated. Ranks that
+    disagree about a call all get a `MismatchError` that says what each one called. What a rank
+    waits for is bounded by the timeout of the group.
+
+    A call that is waited for at once runs in the caller's thread. One with ``async_op=True`` runs
+    in a helper thread of the group, but for those that hooks make while backward runs: they run
+    in the hook's thread where the ranks fill the cores of the machine, since a helper would only
+    take from the computation what it hides of the communication (`BLINKRUN_OVERLAP` decides
+    otherwise).
+
+    Parameters
+    ----------
+    store : Store
+        Of the group.
+    communicator : Communicator
+        Of the group's ranks; closed by `shutdown`.
+    names : sequence of Rank, optional
+        Numbers of the group's ranks in the default group.
+
+    Attributes
+    ----------
+    communicator : Communicator
+        As given.
+    global_rank : Rank
+        Number of this process in the default group.
+    """
+
+    def __init__(
+        self, store: Store, communicator: Communicator, names: Sequence[Rank] | None = None
+    ) -> None:
+        super().__init__(communicator.rank, communicator.size)
+        self._store = store
+        self._name = ""
+        self._description = ""
+        self.communicator = communicator
+        self._rank = communicator.rank
+        self.global_rank = names[self._rank] if names else self._rank
+        self._calls = Calls(communicator)
+        self._lane = Lane(f"blinkrun-group-{communicator.rank}")
+        self._messages = Messages(communicator)
+        self._overlaps: bool | None = None
+        self._batch: list[Work] | None = None  # of a coalescing block that is open
+        self._sequence = 0
+
+    # ---- who -----------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Return ``blink``."""
+        return NAME
+
+    def _get_backend_name(self) -> str:
+        return NAME
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name by which torch knows the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Take the name by which torch knows the group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return what the group is for."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
+        """Take what the group is for."""
+        self._description = description
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [_CPU]
+
+    def _get_backend(self, device: torch.device) -> BlinkProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"the blink backend has nothing for {device}; it takes CPU tensors")
+        return self
+
+    def get_group_store(self) -> Store:
+        """Return the store of the group."""
+        return self._store
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    # ---- reductions ----------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """Reduce tensors over all ranks, in place."""
+        del timeout
+        tensors = as_list(tensors)
+        how = reduction(op_of(opts))
+        for tensor in tensors:
+            if tensor.layout is not torch.strided:
+                return self._start(
+                    lambda: _each(lambda t: allreduce_sparse(self._calls, t, how), tensors),
+                    tensors,
+                    "allreduce",
+                    opts,
+                )
+            checked(tensor, "allreduce")
+        calls = self._calls
+        if len(tensors) == 1:
+            tensor = tensors[0]
+            return self._start(lambda: calls.allreduce(tensor, how), tensors, "allreduce", opts)
+        return self._start(
+            lambda: _each(lambda t: calls.allreduce(t, how), tensors), tensors, "allreduce", opts
+        )
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        """Reduce each of the tensors over all ranks, in place."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Any, *args: Any, **kwargs: Any) -> Work:
+        """Reduce a tensor into that of the root; the others' stay as they are."""
+        opts, root = options_and_root(args, kwargs)
+        tensor = checked(only_one(tensors, "reduce"), "reduce")
+        op = kwargs.get("op", args[1] if len(args) > 1 else None) if opts is None else op_of(opts)
+        how = reduction(ReduceOp.SUM if op is None else op)
+        return self._start(lambda: self._calls.reduce(tensor, how, root), [tensor], "reduce", opts)
+
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
+    ) -> Work:
+        """Reduce tensor r of every rank's list into the output of rank r."""
+        del timeout
+        output = checked(only_one(outputs, "reduce_scatter"), "reduce_scatter")
+        sources = inner_list(inputs, "reduce_scatter")
+        how = reduction(op_of(opts))
+        return self._start(
+            lambda: self._calls.reduce_scatter_list(output, sources, how),
+            [output],
+            "reduce_scatter",
+            opts,
+        )
+
+    def _reduce_scatter_base(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+    ) -> Work:
+        checked(output, "reduce_scatter_tensor")
+        checked(source, "reduce_scatter_tensor")
+        how = reduction(op_of(opts))
+        return self._start(
+            lambda: self._calls.reduce_scatter(output, source, how),
+            [output],
+            "reduce_scatter_tensor",
+            opts,
+        )
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """Reduce and scatter several tensors."""
+        pairs = pairs_of(outputs, inputs, "reduce_scatter_tensor")
+        how = reduction(op_of(opts))
+        return self._start(
+            lambda: _each(lambda pair: self._calls.reduce_scatter(*pair, how), pairs),
+            list(outputs),
+            "reduce_scatter_tensor",
+            opts,
+        )
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    # ---- moves ---------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: Any, *args: Any, **kwargs: Any) -> Work:
+        """Give a tensor the values that it has on the root."""
+        opts, root = options_and_root(args, kwargs)
+        tensor = checked(only_one(tensors, "broadcast"), "broadcast")
+        return self._start(lambda: self._calls.broadcast(tensor, root), [tensor], "broadcast", opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """Put every rank's tensor into a list, whose tensors may differ in size."""
+        del timeout
+        source = checked(only_one(inputs, "all_gather"), "all_gather")
+        targets = inner_list(outputs, "all_gather")
+        return self._start(
+            lambda: self._calls.all_gather_list(targets, source), targets, "all_gather", opts
+        )
+
+    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
+        checked(output, "all_gather_into_tensor")
+        checked(source, "all_gather_into_tensor")
+        return self._start(
+            lambda: self._calls.all_gather(output, source),
+            [output],
+            "all_gather_into_tensor",
+            opts,
+        )
+
+    all_gather_single = _allgather_base
+
+    def allgather_coalesced(
+        self,
+        outputs: Sequence[Sequence[torch.Tensor]],
+        inputs: Sequence[torch.Tensor],
+        opts: Any = None,
+    ) -> Work:
+        """Put every rank's tensors into lists: list r has all tensors of rank r."""
+        for tensor in (*inputs, *(each for row in outputs for each in row)):
+            checked(tensor, "all_gather")
+
+        def body() -> None:
+            for at, source in enumerate(inputs):
+                self._calls.all_gather_list([row[at] for row in outputs], source)
+
+        return self._start(body, [each for row in outputs for each in row], "all_gather", opts)
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """Gather several tensors, each into one."""
+        pairs = pairs_of(outputs, inputs, "all_gather_into_tensor")
+        return self._start(
+            lambda: _each(lambda pair: self._calls.all_gather(*pair), pairs),
+            list(outputs),
+            "all_gather_into_tensor",
+            opts,
+        )
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def alltoall_base(  # noqa: PLR0913, PLR0917 - torch's arguments
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: Any = None,
+        timeout: Any = None,
+    ) -> Work:
+        """Send slices of a tensor to the ranks, along the first dimension; splits may differ."""
+        del timeout
+        checked(output, "all_to_all_single")
+        checked(source, "all_to_all_single")
+        calls = self._calls
+        if not output_split_sizes and not input_split_sizes:
+            return self._start(
+                lambda: calls.all_to_all(output, source), [output], "all_to_all_single", opts
+            )
+        targets = split_rows(output, output_split_sizes, self.size(), "output")
+        sources = split_rows(source, input_split_sizes, self.size(), "input")
+        return self._start(
+            lambda: calls.all_to_all_list(targets, sources), [output], "all_to_all_single", opts
+        )
+
+    all_to_all_single = alltoall_base
+
+    def alltoall(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        opts: Any = None,
+        timeout: Any = None,
+    ) -> Work:
+        """Send tensor r of a list to rank r; sizes may differ."""
+        del timeout
+        for tensor in (*outputs, *inputs):
+            checked(tensor, "all_to_all")
+        targets, sources = list(outputs), list(inputs)
+        return self._start(
+            lambda: self._calls.all_to_all_list(targets, sources), targets, "all_to_all", opts
+        )
+
+    def gather(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Work:
+        """Put every rank's tensor into a list of the root."""
+        opts, root = options_and_root(args, kwargs)
+        source = checked(only_one(inputs, "gather"), "gather")
+        targets = inner_list(outputs, "gather") if root == self._rank else []
+        return self._start(
+            lambda: self._calls.gather(targets, source, root), targets, "gather", opts
+        )
+
+    def scatter(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Work:
+        """Give every rank its tensor of the root's list."""
+        opts, root = options_and_root(args, kwargs)
+        output = checked(only_one(outputs, "scatter"), "scatter")
+        sources = inner_list(inputs, "scatter") if root == self._rank else []
+        return self._start(
+            lambda: self._calls.scatter(output, sources, root), [output], "scatter", opts
+        )
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def send(self, tensors: Any, dst: Rank, tag: int = 0) -> Work:
+        """Send a tensor to one rank; independent of the collectives."""
+        tensor = checked(only_one(tensors, "send"), "send")
+        return self._noted(self._messages.send(tensor, dst, tag, at_once=is_within("send")))
+
+    def recv(self, tensors: Any, src: Rank, tag: int = 0) -> Work:
+        """Receive a tensor from one rank."""
+        tensor = checked(only_one(tensors, "recv"), "recv")
+        return self._noted(self._messages.recv(tensor, src, tag, at_once=is_within("recv")))
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        """Receive a tensor from whichever rank sends one with this tag first."""
+        tensor = checked(only_one(tensors, "recv"), "recv")
+        return self._noted(self._messages.recv_any(tensor, tag, at_once=is_within("recv")))
+
+    # ---- order and end -------------------------------------------------------------------------
+
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
+        """Return when all ranks have called it."""
+        del timeout
+        return self._start(self._calls.barrier, [], "barrier", opts)
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when all ranks have called it; the error after `timeout` names the late ones."""
+        del wait_all_ranks  # all late ranks are named in any case
+        group = self.communicator.executor.group
+        if timeout is not None:
+            group.set_timeout(timeout.total_seconds())
+        try:
+            self.barrier(_Now()).wait()
+        finally:
+            if timeout is not None and not self.communicator.is_closed:
+                group.set_timeout(self.communicator.executor.timeout_s)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let calls wait at most `timeout` from now on; all ranks should do so."""
+        self.communicator.executor.timeout_s = timeout.total_seconds()
+        self.communicator.executor.group.set_timeout(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        del device
+        self._batch = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        del device
+        batch, self._batch = self._batch or [], None
+
+        def wait_for_all() -> None:
+            for work in batch:
+                work.wait()
+
+        if all(work.is_completed() for work in batch):
+            wait_for_all()
+            return DoneWork([])
+        return Lane("blinkrun-batch").submit(wait_for_all, [], "a coalesced batch")
+
+    def shutdown(self) -> None:
+        """Leave the group, after what is under way; harmless if called again."""
+        if self.communicator.is_closed:
+            return
+        error = NotInitializedError("a collective of a process group that was destroyed")
+        self._messages.close(error)
+        self._lane.close(error, timeout_s=self.communicator.executor.timeout_s)
+        self.communicator.close()
+
+    def abort(self) -> None:
+        """End the group on all ranks: what is under way fails everywhere."""
+        if not self.communicator.is_closed:
+            self.communicator.executor.group.abort(f"rank {self._rank} aborted the process group")
+            self.shutdown()
+
+    def end(self, reason: str | None) -> None:
+        """Leave without waiting, at the end of the process; `reason` if it fails."""
+        if self.communicator.is_closed:
+            return
+        group = self.communicator.executor.group
+        if reason is not None:
+            group.abort(reason)
+        group.leave()
+
+    def _start(
+        self, body: Callable[[], Any], results: list[torch.Tensor], what: str, opts: Any
+    ) -> Work:
+        """Carry out a collective, now or behind the caller's back as `opts` and the machine say."""
+        self._sequence += 1
+        # Options say async unless told otherwise: DDP's do, and those that a script leaves out.
+        if opts is not None and opts.asyncOp and (_in_backward() == -1 or self._is_overlapping()):
+            work: Work = self._lane.submit(body, results, what)
+        else:
+            work = self._lane.call(body, results, what)
+        return self._noted(work)
+
+    def _noted(self, work: Work) -> Work:
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    def _is_overlapping(self) -> bool:
+        if self._overlaps is None:
+            wanted = env.choice(env.OVERLAP, ("auto", "on", "off"), "auto")
+            self._overlaps = choose_overlap(
+                wanted,
+                cores=self.communicator.cores,
+                local_size=self.communicator.local_size,
+                cross_size=self.communicator.cross_size,
+                threads=torch.get_num_threads(),
+            ).on
+        return self._overlaps
+
+
+class _Now:
+    """Options of a call that is waited for at once."""
+
+    asyncOp = False  # noqa: N815 - torch's name
+
+
+def _each(call: Callable[[Any], Any], items: Sequence[Any]) -> None:
+    for item in items:
+        call(item)

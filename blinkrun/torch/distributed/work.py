@@ -1,0 +1,225 @@
+"""What asynchronous calls return, and the threads that carry them out in order."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import Work
+
+from blinkrun.errors import CollectiveTimeoutError
+
+
+class DoneWork(Work):
+    """A call that is through already."""
+
+    def __init__(self, results: list[Any], source: int = -1) -> None:
+        super().__init__()
+        self._results = results
+        self._source = source
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return True at once."""
+        del timeout
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing: on the CPU, what is done can be seen."""
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True: a call that fails raises."""
+        return True
+
+    def exception(self) -> None:
+        """Return None."""
+
+    def result(self) -> list[Any]:
+        """Return the tensors that the call has written."""
+        return self._results
+
+    def source_rank(self) -> int:
+        """Return the rank that a received message came from."""
+        return self._source
+
+    def _source_rank(self) -> int:
+        return self._source
+
+    def get_future(self) -> Any:
+        """Return a completed future of the tensors."""
+        future: Any = torch.futures.Future()
+        future.set_result(self._results)
+        return future
+
+
+class PendingWork(Work):
+    """A call that another thread carries out."""
+
+    def __init__(self, body: Callable[[], Any], results: list[Any], what: str) -> None:
+        super().__init__()
+        self._body: Callable[[], Any] | None = body
+        self._results = results
+        self._what = what
+        self._error: BaseException | None = None
+        self._value: Any = None
+        self._finished = threading.Event()
+        self._lock = threading.Lock()  # of the future: made and completed by different threads
+        self._future: Any = None
+
+    def carry_out(self) -> None:
+        """Run the call; for the thread that serves it, once."""
+        body, self._body = self._body, None
+        try:
+            if body is not None:
+                self._value = body()
+        except BaseException as err:  # raised by `wait`, in the thread that wants the result
+            self._error = err
+        self._finish()
+
+    def drop(self, error: BaseException) -> None:
+        """Let the call fail with `error` without having run."""
+        self._body = None
+        self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._finished.set()
+        with self._lock:
+            future = self._future
+        if future is not None:
+            self._complete(future)
+
+    def _complete(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(self._results)
+        else:
+            future.set_exception(self._error)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the call, and raise what went wrong in it.
+
+        Raises
+        ------
+        CollectiveTimeoutError
+            If it is not through within `timeout`; it goes on all the same.
+        """
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if not self._finished.wait(seconds if seconds > 0 else None):
+            raise CollectiveTimeoutError(
+                f"{self._what} was not through within {seconds:g} s", (), seconds
+            )
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for the call."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the call is through, with or without success."""
+        return self._finished.is_set()
+
+    def is_success(self) -> bool:
+        """Whether the call is through and went well."""
+        return self._finished.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong, None while nothing has."""
+        return self._error
+
+    def result(self) -> list[Any]:
+        """Return the tensors that the call writes, after waiting for it."""
+        self.wait()
+        return self._results
+
+    def source_rank(self) -> int:
+        """Return the rank that a received message came from."""
+        return -1 if self._value is None else int(self._value)
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> Any:
+        """Return a future of the tensors; its callbacks run in the thread that serves the call."""
+        future: Any = torch.futures.Future()
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = future
+            is_late = self._finished.is_set()
+        if is_late:
+            self._complete(future)
+        return future
+
+
+class Lane:
+    """Carries out calls one after the other: in the caller's thread, or behind its back.
+
+    A call that is waited for at once runs in the caller's thread if nothing is before it.
+
+    Parameters
+    ----------
+    name : str
+        Of the helper thread, which is started by the first `submit`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._turn = threading.Lock()  # held by whoever carries out a call
+        self._count = threading.Lock()
+        self._behind = 0  # calls submitted and not through
+        self._jobs: queue.SimpleQueue[PendingWork | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed: BaseException | None = None
+
+    def call(self, body: Callable[[], Any], results: list[Any], what: str) -> Work:
+        """Carry out `body` before this returns; raises what it raises."""
+        if self._behind:
+            work = self.submit(body, results, what)
+            work.wait()
+            return work
+        with self._turn:
+            if self._closed is not None:
+                raise self._closed
+            value = body()
+        return DoneWork(results, -1 if value is None else value)
+
+    def submit(self, body: Callable[[], Any], results: list[Any], what: str) -> PendingWork:
+        """Have the helper thread carry out `body` after what was submitted before."""
+        work = PendingWork(body, results, what)
+        with self._count:
+            if self._closed is not None:
+                work.drop(self._closed)
+                return work
+            self._behind += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+                self._thread.start()
+        self._jobs.put(work)
+        return work
+
+    def close(self, error: BaseException, *, timeout_s: float | None = None) -> None:
+        """Take no more calls, which get `error`; wait for those before, at most `timeout_s`."""
+        with self._count:
+            self._closed = error
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            with self._turn:
+                work.carry_out()
+            with self._count:
+                self._behind -= 1
+            del work  # its tensors are the caller's
