@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +22,7 @@ from blinkrun.comm.world import World
 from blinkrun.errors import InvalidBufferError, NotInitializedError
 from blinkrun.executors import native
 from blinkrun.executors.cpu import CpuExecutor, Request, Tuner
+from blinkrun.executors.journal import NativeJournal
 from blinkrun.planner.plan import Plan
 from blinkrun.schedule.ir import Addressing
 from blinkrun.types import Collective, Op, Rank
@@ -194,7 +196,7 @@ class Communicator:
         request = self._request(
             Collective.ALLREDUCE, array, out, op=op, scales=(prescale, postscale)
         )
-        self._run(request)
+        self.run_request(request)
         return out
 
     def broadcast(self, array: Any, root: Rank = 0, out: Any = None) -> Any:
@@ -202,7 +204,7 @@ class Communicator:
         if out is None:
             out = self._like(array)
         if not self._run_arrays(1, array, out, 0, root):
-            self._run(self._request(Collective.BROADCAST, array, out, root=root))
+            self.run_request(self._request(Collective.BROADCAST, array, out, root=root))
         return out
 
     def reduce(
@@ -220,7 +222,9 @@ class Communicator:
         scales = (prescale, postscale)
         if scales == (1.0, 1.0) and self._run_arrays(2, array, out, op, root):
             return out
-        self._run(self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales))
+        self.run_request(
+            self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales)
+        )
         return out
 
     def allgather(self, array: Any, out: Any = None) -> Any:
@@ -231,7 +235,7 @@ class Communicator:
         if out is None:
             out = self._like(array, rows=self.size, per=1)
         if not self._run_arrays(3, array, out):
-            self._run(self._request(Collective.ALLGATHER, array, out))
+            self.run_request(self._request(Collective.ALLGATHER, array, out))
         return out
 
     def reducescatter(
@@ -252,7 +256,7 @@ class Communicator:
         scales = (prescale, postscale)
         if scales == (1.0, 1.0) and self._run_arrays(4, array, out, op):
             return out
-        self._run(self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales))
+        self.run_request(self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales))
         return out
 
     def alltoall(self, array: Any, out: Any = None) -> Any:
@@ -260,12 +264,12 @@ class Communicator:
         if out is None:
             out = self._like(array, rows=1, per=1)
         if not self._run_arrays(6, array, out):
-            self._run(self._request(Collective.ALLTOALL, array, out))
+            self.run_request(self._request(Collective.ALLTOALL, array, out))
         return out
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self._run(barrier_request())
+        self.run_request(barrier_request())
 
     def allreduce_async(
         self,
@@ -345,6 +349,37 @@ class Communicator:
         self.barrier()
         return self._control.allgather(item)
 
+    # ---- for the engine ------------------------------------------------------------------------
+
+    @cached_property
+    def journal(self) -> NativeJournal:
+        """Messages of all ranks in one order; senders are ranks of this communicator."""
+        return NativeJournal(self.executor.group, self.executor.timeout_s)
+
+    def run_request(self, request: Request, *, may_spin: bool = True) -> None:
+        """Run a call of `calls.make_request` in this thread.
+
+        A thread that has no core for itself says ``may_spin=False``: it leaves its core to others
+        while it waits for ranks.
+        """
+        try:
+            self.executor.run(request, may_spin=may_spin)
+        except native.Failure as failure:
+            self.fail(failure)
+
+    @staticmethod
+    def pack(dst: int, parts: Sequence[tuple[int, int, int]]) -> None:
+        """Copy parts (address, bytes, offset) to their offsets from address `dst`. Not collective.
+
+        Nothing is checked: the memory must be there, and parts must not overlap.
+        """
+        native.pack(dst, list(parts))
+
+    @staticmethod
+    def unpack(src: int, parts: Sequence[tuple[int, int, int]]) -> None:
+        """Copy from offsets of address `src` to parts (address, bytes, offset). Not collective."""
+        native.unpack(src, list(parts))
+
     # ---- inside --------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -381,12 +416,6 @@ class Communicator:
         """
         try:
             return self._fast(collective, array, out, op, root)
-        except native.Failure as failure:
-            self.fail(failure)
-
-    def _run(self, request: Request) -> None:
-        try:
-            self.executor.run(request)
         except native.Failure as failure:
             self.fail(failure)
 

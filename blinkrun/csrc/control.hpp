@@ -1,8 +1,8 @@
 // The control block that all ranks of a host share: who has entered which call, flags, waits.
 //
 // One writer per field: a rank writes its own RankControl and its own flags; others read. The
-// exceptions are `bell` (rung by whoever wakes the rank), the abort record (first one wins) and the
-// calendars of an emulated machine (written by who holds them).
+// exceptions are the bells (rung by whoever wakes the rank), the abort record (first one wins), and the
+// journal and the calendars of an emulated machine (written by who holds them).
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 namespace blinkrun {
 
 constexpr uint32_t kMagic = 0x626c6e6b;  // "blnk"
-constexpr uint32_t kLayout = 2;
+constexpr uint32_t kLayout = 3;
 constexpr size_t kFlagsPerRank = 2048;
 constexpr size_t kAbortText = 1024;
 constexpr size_t kTimes = 256;
@@ -43,6 +43,12 @@ struct alignas(kCacheLine) PostLine {
 };
 static_assert(sizeof(PostLine) == kCacheLine, "one transfer tells a peer everything");
 
+// Where threads sleep on a futex: `bell` is rung to wake them.
+struct alignas(kCacheLine) BellLine {
+  std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> asleep;  // threads that are, or are about to be
+};
+
 enum class RankState : uint32_t { kJoining, kActive, kLeft };
 enum class AbortKind : uint32_t { kNone, kAborted, kTimeout, kPeerLeft };
 
@@ -53,7 +59,12 @@ struct alignas(kCacheLine) RankControl {
   alignas(kCacheLine) std::atomic<uint32_t> state;
   int32_t pid;
   uint64_t pid_namespace;
+  alignas(kCacheLine) std::atomic<uint64_t> journal_read;  // bytes taken; kReadsNoMore: none ever
+  BellLine journal;  // rung by every post while somebody sleeps here
+  BellLine alarm;    // rung by urgent posts, and when this rank should make room
 };
+
+constexpr uint64_t kReadsNoMore = ~uint64_t(0);
 
 struct alignas(kCacheLine) Flag {
   std::atomic<uint64_t> value;  // call << 32 | chunks done
@@ -92,6 +103,17 @@ struct alignas(kCacheLine) Calendar {
   void erase(uint32_t index);
 };
 
+constexpr uint64_t kJournalBytes = 1 << 20;
+
+// Messages of all ranks in one order. Positions count all bytes ever written.
+struct alignas(kCacheLine) JournalControl {
+  std::atomic<uint64_t> end;                          // what lies before it is there to be read
+  alignas(kCacheLine) std::atomic<uint32_t> held;     // by rank + 1; 0: by none
+  uint64_t slowest;                                   // the holder's: no rank has read less
+  BellLine room;                                      // rung by readers while a writer waits
+  alignas(kCacheLine) char ring[kJournalBytes];
+};
+
 struct ControlHeader {
   uint32_t magic;
   uint32_t layout;
@@ -109,11 +131,12 @@ struct Control {
   Flag* flags = nullptr;
   Calendar* calendars = nullptr;  // these two of an emulated machine
   FlagTimes* times = nullptr;
+  JournalControl* journal = nullptr;
 
   static size_t bytes(size_t size, size_t num_resources = 0) {
     return sizeof(ControlHeader) + size * (sizeof(RankControl) + kFlagsPerRank * sizeof(Flag)) +
-           num_resources * sizeof(Calendar) +
-           (num_resources ? size * kFlagsPerRank * sizeof(FlagTimes) : 0);
+           num_resources * sizeof(Calendar) + num_times(size, num_resources) * sizeof(FlagTimes) +
+           sizeof(JournalControl);
   }
   static Control at(void* base, size_t size, size_t num_resources = 0) {
     Control c;
@@ -122,7 +145,11 @@ struct Control {
     c.flags = reinterpret_cast<Flag*>(c.ranks + size);
     c.calendars = reinterpret_cast<Calendar*>(c.flags + size * kFlagsPerRank);
     c.times = reinterpret_cast<FlagTimes*>(c.calendars + num_resources);
+    c.journal = reinterpret_cast<JournalControl*>(c.times + num_times(size, num_resources));
     return c;
+  }
+  static size_t num_times(size_t size, size_t num_resources) {
+    return num_resources ? size * kFlagsPerRank : 0;
   }
   Flag& flag(size_t rank, size_t index) const { return flags[rank * kFlagsPerRank + index]; }
   std::atomic<uint64_t>& time_ns(size_t rank, size_t index, uint64_t count) const {

@@ -7,6 +7,7 @@
 #include "interpreter.hpp"
 #include "paced_policy.hpp"
 #include "policy.hpp"
+#include "traced.hpp"
 
 namespace blinkrun {
 
@@ -51,6 +52,7 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
       control_(Control::at(control_memory_.data(), config_.size, config_.pace.rates.size())),
       heap_(arenas_[config_.rank].bytes()),
       waiter_(control_, config_.rank, config_.names, config_.timeout_s),
+      journal_(control_, config_.rank, config_.wait, waiter_),
       reduce_(select_reduce(std::getenv("BLINKRUN_ISA"))) {
   tables_.push_back(std::make_unique<const Programs>());
   current_.store(tables_.back().get());
@@ -179,7 +181,8 @@ void Group::enter(const Call& call, const Caller& caller) {
         ranks.push_back(r);
     return ranks;
   };
-  waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look,
+  auto look = [&] { look_around(caller); };
+  waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, look,
                [] { return Waiter::kLook; });
 }
 
@@ -260,7 +263,7 @@ void Group::run(const Call& call, const Caller& caller) {
   enter(call, caller);
   check_agreement(call);
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
-  if (eager) return run_channels<CallPolicy>(*eager, call, caller);
+  if (eager) return run_program<CallPolicy>(*eager, call, caller);
   const bool timed = block_bytes > kSmallMove;
   const uint64_t entered = timed ? now_ns() : 0;
   const Variant variant = choose(loaded, call, call_bytes);
@@ -269,9 +272,9 @@ void Group::run(const Call& call, const Caller& caller) {
   if (block_bytes > kSmallMove) caller.on_block();
   if (pacer_) {
     ExactTimers exact;
-    return run_channels<PacedPolicy>(*program, call, caller);
+    return run_program<PacedPolicy>(*program, call, caller);
   }
-  run_channels<CallPolicy>(*program, call, caller);
+  run_program<CallPolicy>(*program, call, caller);
   if (timed) last_ns_.store(now_ns() - entered, std::memory_order_relaxed);
 }
 
@@ -292,6 +295,12 @@ void Group::run_prologue(const Program& program, const Call& call) {
 }
 
 template <class Policy>
+void Group::run_program(const Program& program, const Call& call, const Caller& caller) {
+  if (!traced_) return run_channels<Policy>(program, call, caller);
+  run_channels<Traced<Policy>>(program, call, caller);
+}
+
+template <class Policy>
 void Group::run_channels(const Program& program, const Call& call, const Caller& caller) {
   Policy policy(*this, program, call);
   const WaitConfig wait = policy.wait_config(caller.may_spin);
@@ -304,6 +313,7 @@ void Group::run_channels(const Program& program, const Call& call, const Caller&
     if (range.num_chunks()) states.push_back({&channel, range, 0, range.num_chunks(), 0});
   }
   bool told = false;
+  auto look = [&] { look_around(caller); };
   auto ready = [&] {
     for (const ChannelState& s : states) {
       if (policy.ready(interpreter.held_by(s), s)) return true;
@@ -330,13 +340,25 @@ void Group::run_channels(const Program& program, const Call& call, const Caller&
     if (looks) continue;
     if (!told) caller.on_block();
     told = true;
-    waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, caller.on_look,
+    waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, look,
                  [&] { return policy.nap_ns(states); });
   }
   policy.finish();
 }
 
+std::vector<ChannelTimes> Group::last_channels() const {
+  std::lock_guard<std::mutex> lock(trace_mutex_);
+  return last_channels_;
+}
+
+// While a rank waits in a call, others may wait for it to read.
+void Group::look_around(const Caller& caller) {
+  journal_.relieve();
+  caller.on_look();
+}
+
 void Group::leave() {
+  journal_.close();
   control_.ranks[config_.rank].state.store(uint32_t(RankState::kLeft), std::memory_order_release);
   waiter_.wake_all();
 }
@@ -345,10 +367,11 @@ void Group::abort(const std::string& text) {
   waiter_.abort(AbortKind::kAborted, config_.names[config_.rank], text);
 }
 
-int32_t Group::first_gone() const {
+std::vector<uint32_t> Group::gone() {
+  std::vector<uint32_t> ranks;
   for (uint32_t r = 0; r < config_.size; ++r)
-    if (r != config_.rank && const_cast<Waiter&>(waiter_).is_gone(r)) return int32_t(r);
-  return -1;
+    if (r != config_.rank && waiter_.is_gone(r)) ranks.push_back(r);
+  return ranks;
 }
 
 bool Group::all_left() const {

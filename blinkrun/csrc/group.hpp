@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,19 +10,13 @@
 
 #include "arena.hpp"
 #include "control.hpp"
+#include "journal.hpp"
 #include "kernels.hpp"
 #include "pacing.hpp"
 #include "program.hpp"
 #include "waiting.hpp"
 
 namespace blinkrun {
-
-// How a call speaks to the thread that made it, while it takes its time.
-struct Caller {
-  std::function<void()> on_block;  // before long waits and large moves; may be called again
-  std::function<void()> on_look;   // now and then in a long wait; may throw to end it
-  bool may_spin;                   // the thread has a core for itself
-};
 
 // One collective call of this rank.
 struct Call {
@@ -36,6 +29,12 @@ struct Call {
   uint64_t count;      // elements of a block: of the smaller of input and output
   double prescale = 1.0;
   double postscale = 1.0;
+};
+
+// When a channel of a call moved its first and last bytes, by CLOCK_MONOTONIC.
+struct ChannelTimes {
+  uint32_t start, stop;  // shares
+  uint64_t first_ns, last_ns;
 };
 
 enum class Variant { kDirect, kStaged, kOutputOnly, kEager };
@@ -65,10 +64,14 @@ class Group {
   // Run a call to its end. Throws Failure, or what `on_look` throws.
   void run(const Call& call, const Caller& caller);
 
+  // Note the times of the channels of every call from now on.
+  void set_traced(bool traced) { traced_ = traced; }
+  std::vector<ChannelTimes> last_channels() const;  // of the last call that was traced
+
   void leave();                           // this rank takes no further part
   void abort(const std::string& text);    // end every rank's waits with an error
   bool aborted() const { return waiter_.aborted(); }
-  int32_t first_gone() const;             // a rank that has left or died, else -1
+  std::vector<uint32_t> gone();           // the other ranks that have left or died
   bool all_left() const;
   void set_timeout(double seconds) { waiter_.set_timeout(seconds); }
   // What the first rank asks for here is the chunk of every rank's pipelined programs, from its next
@@ -76,6 +79,7 @@ class Group {
   void set_chunk_bytes(size_t bytes) { wanted_chunk_bytes_ = bytes; }
   void set_eager_bytes(uint64_t bytes) { config_.eager_bytes = bytes; }
 
+  Journal& journal() { return journal_; }
   Mapping& arena() { return arenas_[config_.rank]; }
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
@@ -92,6 +96,7 @@ class Group {
  private:
   friend class CallPolicy;
   friend class PacedPolicy;
+  template <class Policy> friend class Traced;
   // A program and what it is for, side by side: every call looks through them.
   struct Loaded {
     Collective collective;
@@ -110,7 +115,9 @@ class Group {
   uint64_t offset_of(const void* p) const;
   void post(const Call& call);
   void enter(const Call& call, const Caller& caller);
+  void look_around(const Caller& caller);
   void run_prologue(const Program& program, const Call& call);
+  template <class Policy> void run_program(const Program& program, const Call& call, const Caller& caller);
   template <class Policy> void run_channels(const Program& program, const Call& call, const Caller& caller);
   bool all_posted() const;
   void check_agreement(const Call& call) const;
@@ -125,6 +132,7 @@ class Group {
   Control control_;
   Heap heap_;
   Waiter waiter_;
+  Journal journal_;
   ReduceFn reduce_;
   std::unique_ptr<Pacer> pacer_;
   std::vector<std::unique_ptr<const Programs>> tables_;  // the last is current
@@ -132,6 +140,9 @@ class Group {
   std::atomic<uint64_t> wanted_chunk_bytes_{0}, last_ns_{0}, last_paced_ns_{0};
   uint64_t seq_ = 0;
   std::mutex run_mutex_;
+  std::atomic<bool> traced_{false};
+  mutable std::mutex trace_mutex_;
+  std::vector<ChannelTimes> last_channels_;
 };
 
 }  // namespace blinkrun

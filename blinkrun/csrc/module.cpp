@@ -6,43 +6,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <memory>
-#include <utility>
 
-#include "group.hpp"
-#include "queue.hpp"
+#include "bindings.hpp"
 
 namespace py = pybind11;
 
 namespace blinkrun {
 namespace {
-
-std::atomic<bool> forked{false};  // this process is a child of the one that joined
-
-void refuse_after_fork() {
-  if (forked.load(std::memory_order_relaxed))
-    throw std::runtime_error(
-        "this process was forked from a rank after blinkrun.init(); only the rank itself may call "
-        "collectives");
-}
-
-// Releases the GIL when first asked to, takes it back at the end of the scope.
-class Gil {
- public:
-  void release() {
-    if (!state_) state_ = PyEval_SaveThread();
-  }
-  void take() {
-    if (state_) PyEval_RestoreThread(std::exchange(state_, nullptr));
-  }
-  ~Gil() {
-    if (state_) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_ = nullptr;
-};
 
 // Wait for a job, or until a signal's handler raises.
 void wait_for_job(Job& job) {
@@ -56,52 +27,45 @@ void wait_for_job(Job& job) {
   job.wait();
 }
 
-// What Python holds: the group, its queue, and the function that numpy arrays take.
-struct Handle {
-  std::shared_ptr<Group> group;
-  std::unique_ptr<Queue> queue;
+}  // namespace
 
-  void run(const Call& call) {
-    refuse_after_fork();
-    Gil gil;
-    if (queue && !queue->idle()) {  // keep the order of calls
-      auto job = queue->submit(call);
-      try {
-        wait_for_job(*job);
-      } catch (const py::error_already_set&) {
-        interrupted();
-        gil.release();
-        while (!job->wait_for(std::chrono::milliseconds(100))) {
-        }  // the abort ends it; until then it uses the caller's memory
-        gil.take();
-        throw;
-      }
-      return;
-    }
-    auto look = [&] {  // Ctrl-C must not wait for other ranks
-      gil.take();
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      gil.release();
-    };
+void Handle::run(const Call& call, bool may_spin) {
+  refuse_after_fork();
+  Gil gil;
+  if (queue && !queue->idle()) {  // keep the order of calls
+    auto job = queue->submit(call);
     try {
-      group->run(call, Caller{[&] { gil.release(); }, look, true});
+      wait_for_job(*job);
     } catch (const py::error_already_set&) {
       interrupted();
+      gil.release();
+      while (!job->wait_for(std::chrono::milliseconds(100))) {
+      }  // the abort ends it; until then it uses the caller's memory
+      gil.take();
       throw;
     }
+    return;
   }
+  try {
+    group->run(call, gil.caller(may_spin));
+  } catch (const py::error_already_set&) {
+    interrupted();
+    throw;
+  }
+}
 
-  // No rank may go on with a call that this one has left in the middle.
-  void interrupted() {
-    group->abort("rank " + std::to_string(group->name()) + " was interrupted in a collective");
-  }
+// No rank may go on with a call that this one has left in the middle.
+void Handle::interrupted() {
+  group->abort("rank " + std::to_string(group->name()) + " was interrupted in a collective");
+}
 
-  std::shared_ptr<Job> submit(const Call& call) {
-    refuse_after_fork();
-    if (!queue) queue = std::make_unique<Queue>(group);
-    return queue->submit(call);
-  }
-};
+std::shared_ptr<Job> Handle::submit(const Call& call) {
+  refuse_after_fork();
+  if (!queue) queue = std::make_unique<Queue>(group);
+  return queue->submit(call);
+}
+
+namespace {
 
 Call make_call(int collective, int dtype, int op, int root, uintptr_t input, uintptr_t output,
                uint64_t count, double prescale, double postscale) {
@@ -314,8 +278,10 @@ PYBIND11_MODULE(_core, m) {
       .def("wait", &wait_for_job)
       .def("done", &Job::done);
 
-  py::class_<Handle>(m, "Group")
-      .def(py::init(&join), py::kw_only(), py::arg("rank"), py::arg("names"),
+  bind_packing(m);
+  py::class_<Handle> group(m, "Group");
+  bind_journal(group);
+  group.def(py::init(&join), py::kw_only(), py::arg("rank"), py::arg("names"),
            py::arg("control_fd"), py::arg("arena_fds"), py::arg("arena_bytes"),
            py::arg("timeout_s"), py::arg("spins"), py::arg("yield_s"), py::arg("chunk_bytes"),
            py::arg("eager_bytes"), py::arg("links") = std::vector<std::vector<uint32_t>>(),
@@ -325,9 +291,12 @@ PYBIND11_MODULE(_core, m) {
       .def("unload", [](Handle& h, int c, int root) { h.group->unload(Collective(c), root); })
       .def("covers", [](Handle& h, int c, int root) { return h.group->covers(Collective(c), root); })
       .def("run", [](Handle& h, int collective, int dtype, int op, int root, uintptr_t input,
-                     uintptr_t output, uint64_t count, double prescale, double postscale) {
-        h.run(make_call(collective, dtype, op, root, input, output, count, prescale, postscale));
-      })
+                     uintptr_t output, uint64_t count, double prescale, double postscale,
+                     bool may_spin) {
+        h.run(make_call(collective, dtype, op, root, input, output, count, prescale, postscale), may_spin);
+      }, py::arg("collective"), py::arg("dtype"), py::arg("op"), py::arg("root"), py::arg("input"),
+           py::arg("output"), py::arg("count"), py::arg("prescale"), py::arg("postscale"),
+           py::arg("may_spin") = true)
       .def("submit", [](Handle& h, int collective, int dtype, int op, int root, uintptr_t input,
                         uintptr_t output, uint64_t count, double prescale, double postscale) {
         return h.submit(make_call(collective, dtype, op, root, input, output, count, prescale, postscale));
@@ -342,6 +311,14 @@ PYBIND11_MODULE(_core, m) {
       .def("abort", [](Handle& h, const std::string& text) { h.group->abort(text); })
       .def("aborted", [](Handle& h) { return h.group->aborted(); })
       .def("all_left", [](Handle& h) { return h.group->all_left(); })
+      .def("gone", [](Handle& h) { return h.group->gone(); })
+      .def("set_traced", [](Handle& h, bool traced) { h.group->set_traced(traced); })
+      .def("last_channels", [](Handle& h) {
+        py::list channels;
+        for (const ChannelTimes& c : h.group->last_channels())
+          channels.append(py::make_tuple(c.start, c.stop, c.first_ns, c.last_ns));
+        return channels;
+      })
       .def("idle", [](Handle& h) { return !h.queue || h.queue->idle(); })
       .def("close", [](Handle& h) { py::gil_scoped_release release; h.queue.reset(); })
       .def("calls", [](Handle& h) { return h.group->calls(); })

@@ -43,13 +43,20 @@ void futex_wake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
 }
 
+void ring(std::atomic<uint32_t>& bell) {
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(bell);
+}
+
 Waiter::Waiter(Control control, uint32_t rank, std::vector<int32_t> names, double timeout_s)
     : control_(control), rank_(rank), names_(std::move(names)),
       timeout_ns_(uint64_t(timeout_s * 1e9)), pid_namespace_(pid_namespace()),
-      pidfds_(names_.size(), -1) {}
+      pidfds_(names_.size()) {
+  for (auto& fd : pidfds_) fd.store(-1);
+}
 
 Waiter::~Waiter() {
-  for (int fd : pidfds_)
+  for (auto& fd : pidfds_)
     if (fd >= 0) close(fd);
 }
 
@@ -60,16 +67,16 @@ void Waiter::wake_sleepers() {
   for (uint32_t r = 0; r < control_.header->size; ++r) {
     RankControl& peer = control_.ranks[r];
     if (!(peer.waiting_for.load(std::memory_order_seq_cst) & bit)) continue;
-    peer.bell.fetch_add(1, std::memory_order_release);
-    futex_wake(peer.bell);
+    ring(peer.bell);
   }
 }
 
 void Waiter::wake_all() {
   for (uint32_t r = 0; r < control_.header->size; ++r) {
-    control_.ranks[r].bell.fetch_add(1, std::memory_order_release);
-    futex_wake(control_.ranks[r].bell);
+    RankControl& peer = control_.ranks[r];
+    for (std::atomic<uint32_t>* bell : {&peer.bell, &peer.journal.bell, &peer.alarm.bell}) ring(*bell);
   }
+  ring(control_.journal->room.bell);
 }
 
 bool Waiter::is_gone(uint32_t rank) {
@@ -77,13 +84,15 @@ bool Waiter::is_gone(uint32_t rank) {
   const auto state = RankState(peer.state.load(std::memory_order_acquire));
   if (state == RankState::kLeft) return true;
   if (state == RankState::kJoining || peer.pid_namespace != pid_namespace_) return false;
-  int& fd = pidfds_[rank];
+  int fd = pidfds_[rank];
   if (fd == -1) {
-    fd = int(syscall(SYS_pidfd_open, peer.pid, 0));
-    if (fd < 0) {
-      const bool dead = errno == ESRCH;
-      fd = dead ? -1 : -2;
-      return dead;
+    const int opened = int(syscall(SYS_pidfd_open, peer.pid, 0));
+    if (opened < 0 && errno == ESRCH) return true;
+    const int wanted = opened < 0 ? -2 : opened;
+    if (pidfds_[rank].compare_exchange_strong(fd, wanted)) {
+      fd = wanted;
+    } else if (opened >= 0) {  // another thread was first
+      close(opened);
     }
   }
   if (fd == -2) return kill(peer.pid, 0) != 0 && errno == ESRCH;

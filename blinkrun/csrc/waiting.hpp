@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@ namespace blinkrun {
 
 // Why a call ended without a result. Becomes a Python exception in module.cpp.
 struct Failure {
-  enum class Kind { kMismatch, kTimeout, kPeerLeft, kAborted, kInvalid };
+  enum class Kind { kMismatch, kTimeout, kPeerLeft, kAborted, kInvalid, kClosed };
   Kind kind;
   std::string text;
   std::vector<int> ranks;
@@ -25,11 +26,19 @@ struct WaitConfig {
   uint64_t yield_ns;   // yielding before sleeping
 };
 
+// What the core tells whoever called it, while it takes its time.
+struct Caller {
+  std::function<void()> on_block;  // before long waits and large moves; may be called again
+  std::function<void()> on_look;   // now and then in a long wait; may throw to end it
+  bool may_spin;                   // the thread has a core for itself
+};
+
 void cpu_relax();
 uint64_t now_ns();
 uint64_t pid_namespace();
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns);
 void futex_wake(std::atomic<uint32_t>& word);
+void ring(std::atomic<uint32_t>& bell);  // wake all who sleep on it
 
 class Waiter {
  public:
@@ -39,6 +48,7 @@ class Waiter {
   Waiter& operator=(const Waiter&) = delete;
 
   void set_timeout(double seconds) { timeout_ns_ = uint64_t(seconds * 1e9); }
+  uint64_t timeout_ns() const { return timeout_ns_; }
   bool aborted() const {
     return control_.header->abort.kind.load(std::memory_order_acquire) != 0;
   }
@@ -50,7 +60,9 @@ class Waiter {
     if (control_.header->sleepers.load(std::memory_order_seq_cst) != 0) wake_sleepers();
   }
   void wake_all();
-  bool is_gone(uint32_t rank);
+  bool is_gone(uint32_t rank);  // has left or died; from any thread
+  // What was waited for did not come in time: abort the job, and throw Failure.
+  [[noreturn]] void fail_late(const std::vector<uint32_t>& ranks, const std::string& what);
   int32_t name(uint32_t rank) const { return names_[rank]; }
 
   // Wait until `ready()`, which only looks. `missing()` lists the ranks waited for; `what` says what
@@ -116,15 +128,14 @@ class Waiter {
   void wake_sleepers();
   [[noreturn]] void fail(AbortKind kind, int32_t about, const std::string& text);
   [[noreturn]] void fail_gone(uint32_t rank, const std::string& what);
-  [[noreturn]] void fail_late(const std::vector<uint32_t>& ranks, const std::string& what);
 
   Control control_;
   uint32_t rank_;
   std::vector<int32_t> names_;
-  uint64_t timeout_ns_;
-  uint64_t looked_ns_ = 0;
+  std::atomic<uint64_t> timeout_ns_;
+  std::atomic<uint64_t> looked_ns_{0};
   uint64_t pid_namespace_;
-  std::vector<int> pidfds_;  // -1: not opened yet, -2: cannot be
+  std::vector<std::atomic<int>> pidfds_;  // -1: not opened yet, -2: cannot be
 };
 
 }  // namespace blinkrun

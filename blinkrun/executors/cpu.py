@@ -313,12 +313,12 @@ class CpuExecutor:
         self.tuners = tuners
         self.fast = _not_fast
 
-    def run(self, request: Request) -> None:
-        """Run one call to its end."""
+    def run(self, request: Request, *, may_spin: bool = True) -> None:
+        """Run one call to its end; without `may_spin` a waiting thread leaves its core at once."""
         self.load(request.collective, request.root)
         tuner = self._tuner(request) if self.tuners else None
         if tuner is None:
-            self.group.run(*request.args())
+            self.group.run(*request.args(), may_spin)
         else:
             self._run_tuned(tuner, request)
 

@@ -15,6 +15,7 @@ from blinkrun.errors import (
     InternalError,
     InvalidBufferError,
     MismatchError,
+    NotInitializedError,
     PeerLeftError,
 )
 from blinkrun.types import DType
@@ -26,6 +27,9 @@ control_bytes: Callable[[int, int], int] = _core.control_bytes
 format_control: Callable[[int, int, int], None] = _core.format_control
 ARENA_RESERVED: int = _core.ARENA_RESERVED
 EAGER_AREA: int = _core.EAGER_AREA
+JOURNAL_BYTES: int = _core.JOURNAL_BYTES
+pack: Callable[[int, list[tuple[int, int, int]]], None] = _core.pack
+unpack: Callable[[int, list[tuple[int, int, int]]], None] = _core.unpack
 
 # numpy type -> DType; bfloat16 is added by `register_bfloat16`.
 NUMPY_DTYPES: dict[np.dtype[Any], DType] = {
@@ -60,14 +64,19 @@ def isa() -> str:
 def translate(failure: Exception, timeout_s: float) -> BlinkrunError:
     """Return our exception for a `Failure` of the core, whose args are (kind, text, ranks)."""
     kind, text, ranks = failure.args
-    if kind == 0:
-        return MismatchError(text)
-    if kind == 1:
-        return CollectiveTimeoutError(text, ranks, timeout_s)
-    if kind == 2:
-        return PeerLeftError(text, ranks[0])
-    if kind == 3:
-        return AbortedError(text, ranks[0])
-    if kind == 4:
-        return InvalidBufferError(text)
-    return InternalError(text)
+    match kind:
+        case 0:
+            error: BlinkrunError = MismatchError(text)
+        case 1:
+            error = CollectiveTimeoutError(text, ranks, timeout_s)
+        case 2:
+            error = PeerLeftError(text, ranks[0])
+        case 3:
+            error = AbortedError(text, ranks[0])
+        case 4:
+            error = InvalidBufferError(text)
+        case 5:
+            error = NotInitializedError("the journal")
+        case _:
+            error = InternalError(text)
+    return error
