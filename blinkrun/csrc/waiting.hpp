@@ -61,7 +61,8 @@ class Waiter {
   }
   void wake_all();
   bool is_gone(uint32_t rank);  // has left or died; from any thread
-  // What was waited for did not come in time: abort the job, and throw Failure.
+  // What was waited for will not come, or did not come in time: abort the job, and throw Failure.
+  [[noreturn]] void fail_gone(uint32_t rank, const std::string& what);
   [[noreturn]] void fail_late(const std::vector<uint32_t>& ranks, const std::string& what);
   int32_t name(uint32_t rank) const { return names_[rank]; }
 
@@ -127,7 +128,6 @@ class Waiter {
   void yield();
   void wake_sleepers();
   [[noreturn]] void fail(AbortKind kind, int32_t about, const std::string& text);
-  [[noreturn]] void fail_gone(uint32_t rank, const std::string& what);
 
   Control control_;
   uint32_t rank_;
