@@ -126,6 +126,9 @@ setup(
     include_package_data=False,
     ext_modules=extensions(),
     cmdclass={"build_ext": build_ext},
-    entry_points={"console_scripts": ["blinkrun = blinkrun.launcher.cli:main"]},
+    entry_points={
+        "console_scripts": ["blinkrun = blinkrun.launcher.cli:main"],
+        "torch.backends": ["blinkrun = blinkrun.launcher.torch_entry:register"],
+    },
     zip_safe=False,
 )

@@ -19,6 +19,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 REPORT_FD = "BLINKRUN_REPORT_FD"
+DDP = "BLINKRUN_DDP"
 # Exceptions that say "the cause is another rank", by class name: blinkrun may not be loaded at all.
 SECONDARY = {
     "PeerLeftError": "peer_left",
@@ -144,8 +145,23 @@ def load_text(text: str) -> tuple[CodeType, ModuleType]:
     )
 
 
+def prepare() -> None:
+    """Make this rank what ``blinkrun --ddp`` promises, if the job was started so."""
+    if os.environ.get(DDP) != "1":
+        return
+    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ddp_hook.py")
+    spec = spec_from_file_location("_blinkrun_ddp_hook", path)
+    if spec is not None and spec.loader is not None:
+        hook = module_from_spec(spec)
+        spec.loader.exec_module(hook)
+        hook.install(os.environ)
+
+
 def run(argv: list[str]) -> None:
     """Run the program that `argv` names, in this process."""
+    prepare()
     if argv[0] == "-m":
         sys.argv = argv[1:]
         code, main = load_module(argv[1])
