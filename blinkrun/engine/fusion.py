@@ -101,7 +101,7 @@ def plan_fusion(entries: Sequence[Entry], *, fusion_bytes: int, largest: int) ->
         raise UsageError(f"fusion_bytes is {fusion_bytes}, need at least 0")
     begun: list[tuple[Entry, _Open]] = []
     filling: dict[tuple[object, ...], _Open] = {}
-    limit = min(fusion_bytes, largest - 1)
+    limit = min(fusion_bytes, largest - 1) if fusion_bytes else -1
     for entry in entries:
         request = entry.request
         if request.kind is not Kind.ALLREDUCE or request.op == ADASUM:

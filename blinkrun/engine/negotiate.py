@@ -50,6 +50,19 @@ __all__ = [
 ]
 
 
+_Key = tuple[int, int]  # process set, generation of its cache
+
+
+class _Posted:
+    """What this rank may have to say again of a message that it has posted."""
+
+    __slots__ = ("repeats", "verdicts")
+
+    def __init__(self, verdicts: list[tuple[Any, ...]]) -> None:
+        self.repeats: dict[_Key, list[Request]] = {}
+        self.verdicts = verdicts
+
+
 class Negotiator:
     """One rank's part in the negotiation.
 
@@ -74,9 +87,12 @@ class Negotiator:
         self._is_leaving = False
         self._offers: list[Request] = []
         self._controls: list[tuple[Any, ...]] = []
+        self._verdicts: list[
+            tuple[Any, ...]
+        ] = []  # first of a message: before a join completes all
         self._joining: set[int] = set()
-        # For each message on its way, what it repeats: (process set, generation), requests.
-        self._posted: deque[dict[tuple[int, int], list[Request]]] = deque()
+        self._joins: list[int] = []
+        self._posted: deque[_Posted] = deque()  # messages on their way
 
     # ---- what this rank wants ------------------------------------------------------------------
 
@@ -119,7 +135,7 @@ class Negotiator:
                 f"rank {self.rank}: join of process set {process_set} is still under way"
             )
         self._joining.add(process_set)
-        self._controls.append((int(Control.JOIN), process_set))
+        self._joins.append(process_set)
 
     def leave(self, rank: Rank | None = None) -> None:
         """Say that this rank's engine stops, or that `rank` was found dead."""
@@ -147,21 +163,23 @@ class Negotiator:
             number = waiting.number
         else:
             return
-        self._controls.append((int(Control.FAIL), process_set, name, number, int(verdict), reason))
+        self._verdicts.append((int(Control.FAIL), process_set, name, number, int(verdict), reason))
 
     def outbox(self) -> bytes | None:
         """Return the message to post now, None if there is nothing to say."""
-        if not self._offers and not self._controls:
+        joins = self._take_joins()
+        if not (self._offers or self._controls or self._verdicts or joins):
             return None
         offers, self._offers = self._offers, []
+        verdicts, self._verdicts = self._verdicts, []
         controls, self._controls = self._controls, []
-        repeats: dict[tuple[int, int], list[Request]] = {}
-        slots: dict[tuple[int, int], list[int]] = {}
-        others: list[Request] = []
-        self._sort_out(offers, repeats, slots, others)
-        self._posted.append(repeats)
-        packed: list[Repeats] = [(*key, pack_slots(slots[key])) for key in slots]
-        return encode(packed, others, controls)
+        posted = _Posted(verdicts)
+        slots: dict[_Key, list[int]] = {}
+        if not joins:
+            offers = self._sort_out(offers, posted.repeats, slots)
+        self._posted.append(posted)
+        repeats: list[Repeats] = [(*key, pack_slots(slots[key])) for key in slots]
+        return encode(repeats, offers, verdicts + joins + controls)
 
     # ---- what all ranks want -------------------------------------------------------------------
 
@@ -169,9 +187,9 @@ class Negotiator:
         """Take the next message of the journal; return what follows, the same on all ranks."""
         events, forgotten = self._replica.take(sender, message)
         if sender == self.rank:
-            repeats = self._posted.popleft()
+            posted = self._posted.popleft()
             for key in forgotten:
-                self._offers += repeats[key]  # in full, now
+                self._repeat_in_full(posted, key)
         for event in events:
             if isinstance(event, Joined) or (isinstance(event, Failed) and event.name == JOIN):
                 self._joining.discard(event.process_set)
@@ -201,28 +219,41 @@ class Negotiator:
         return not (
             self._offers
             or self._controls
-            or self._posted
+            or self._verdicts
             or self._joining
+            or self._posted
             or any(group.mine for group in self._groups.values())
         )
 
     # ---- inside --------------------------------------------------------------------------------
 
+    def _take_joins(self) -> list[tuple[Any, ...]]:
+        """Return joins to post; they wait while repeats are on their way.
+
+        Should those turn out to be forgotten, they are offered again: that must not come after
+        this rank has joined, when the others no longer wait for its offer.
+        """
+        if not self._joins or any(posted.repeats for posted in self._posted):
+            return []
+        joins, self._joins = self._joins, []
+        return [(int(Control.JOIN), number) for number in joins]
+
     def _sort_out(
         self,
         offers: list[Request],
-        repeats: dict[tuple[int, int], list[Request]],
-        slots: dict[tuple[int, int], list[int]],
-        others: list[Request],
-    ) -> None:
-        """Tell requests that this rank only repeats, for which a slot will do, from the others."""
+        repeats: dict[_Key, list[Request]],
+        slots: dict[_Key, list[int]],
+    ) -> list[Request]:
+        """Put requests that this rank only repeats into `repeats` and `slots`; return the others."""
+        others: list[Request] = []
         key, group, index = (-1, -1), None, 0
+        asked, numbers = others, [0]
         for request in offers:
             number = request.process_set
             if group is None or group.number != number:
                 group = self._groups.get(number)
                 if group is None:
-                    others.append(request)  # removed since it was offered: it fails when it lands
+                    others.append(request)  # removed since it was offered: fails when it lands
                     continue
                 index = group.index[self.rank]
             known = group.cache.find(request.name)
@@ -234,6 +265,16 @@ class Negotiator:
                 asked, numbers = repeats.setdefault(key, []), slots.setdefault(key, [])
             asked.append(request)
             numbers.append(known.slot)
+        return others
+
+    def _repeat_in_full(self, posted: _Posted, key: _Key) -> None:
+        """Offer again what all replicas have forgotten since this rank sent bits for it."""
+        requests = posted.repeats[key]
+        names = {request.name for request in requests}
+        self._offers += requests
+        self._verdicts += [
+            verdict for verdict in posted.verdicts if verdict[1] == key[0] and verdict[2] in names
+        ]
 
     def _describe(self, group: Group, waiting: Waiting) -> Pending:
         return Pending(
