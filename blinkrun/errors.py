@@ -27,6 +27,10 @@ class UsageError(BlinkrunError, ValueError):
     """A command line or an argument that cannot be carried out; commands exit with 2."""
 
 
+class NotSupportedError(BlinkrunError, NotImplementedError):
+    """Something that makes sense but is not there, such as Adasum in a reducescatter."""
+
+
 class ReportError(UsageError):
     """Text about a machine that cannot be read, or only in part.
 

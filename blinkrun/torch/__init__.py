@@ -8,16 +8,48 @@
     blink.broadcast_parameters(model.state_dict(), root_rank=0)
     blink.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Every function but `rank`, `size` and their sisters is a collective: all ranks call it, in the same
-order. What a rank waits for is bounded by the deadline given to `init`.
+Names, order of arguments and defaults are those of ``horovod.torch`` 0.28.1. Collectives are known
+by their names: ranks may call them in any order and from several threads. What a rank waits for is
+bounded by the deadline given to `init`.
 """
 
 from blinkrun import (
-    init,
     is_initialized,
+)
+from blinkrun.torch.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from blinkrun.torch.compression import (
+    Compression,
+)
+from blinkrun.torch.job import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    local_rank,
+    local_size,
+    rank,
     shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from blinkrun.torch.objects import (
+    allgather_object,
+    broadcast_object,
 )
 from blinkrun.torch.ops import (
+    Adasum,
     Average,
     Handle,
     Max,
@@ -30,36 +62,56 @@ from blinkrun.torch.ops import (
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall,
+    alltoall_async,
     barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    cross_rank,
-    cross_size,
-    local_rank,
-    local_size,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    join,
     poll,
-    rank,
-    size,
+    reducescatter,
+    reducescatter_async,
     synchronize,
 )
-from blinkrun.torch.optimizer import DistributedOptimizer
+from blinkrun.torch.optimizer import (
+    DistributedOptimizer,
+)
+from blinkrun.torch.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from blinkrun.torch.sparse import (
+    sparse_allreduce_async,
+)
 from blinkrun.torch.state import (
-    allgather_object,
-    broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
 
 __all__ = [
+    "Adasum",
     "Average",
+    "Compression",
     "DistributedOptimizer",
     "Handle",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -67,6 +119,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -75,15 +129,42 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
+    "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

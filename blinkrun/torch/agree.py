@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-import blinkrun
 from blinkrun.errors import MismatchError
+from blinkrun.torch.objects import allgather_object
+from blinkrun.torch.process_sets import ProcessSet, global_process_set
 
 _ADVICE = "every rank must build the same model"
 
@@ -19,20 +20,25 @@ def describe(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
 
 
-def check_alike(parameters: list[tuple[str, str]]) -> None:
-    """Raise on every rank if some rank has another list of (name, description).
+def check_alike(
+    parameters: list[tuple[str, str]], process_set: ProcessSet = global_process_set
+) -> None:
+    """Raise on every rank of a process set if one has another list of (name, description).
 
     Raises
     ------
     MismatchError
         Names a rank and the first parameter that differs between it and this rank.
     """
-    everyone = blinkrun.world().allgather_object(parameters)
-    for other, theirs in enumerate(everyone):
+    everyone = dict(
+        zip(process_set.ranks, allgather_object(parameters, process_set=process_set), strict=True)
+    )
+    me = process_set.ranks[process_set.rank()]
+    for other, theirs in everyone.items():
         if theirs != parameters:
             raise MismatchError(
-                first_difference(other, theirs, blinkrun.world().rank, parameters),
-                {rank: f"{len(theirs)} parameters" for rank, theirs in enumerate(everyone)},
+                first_difference(other, theirs, me, parameters),
+                {rank: f"{len(theirs)} parameters" for rank, theirs in everyone.items()},
             )
 
 

@@ -1,4 +1,4 @@
-"""Give every rank what one rank has: parameters, optimizer state, Python objects.
+"""Give every rank what one rank has: parameters and optimizer state.
 
 Tensors travel as bytes, so every dtype works; small ones are joined, so that a model with
 hundreds of buffers takes a handful of broadcasts.
@@ -15,44 +15,31 @@ import torch
 import blinkrun
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.agree import check_alike, describe
-from blinkrun.torch.ops import _root
+from blinkrun.torch.objects import broadcast_object
+from blinkrun.torch.ops_gather import broadcast_, checked_root
+from blinkrun.torch.process_sets import ProcessSet, global_process_set
 
 _JOINED_BYTES = 16 << 20  # tensors below this travel together, in pieces of at most this size
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the object of `root_rank` on every rank; it is pickled, so keep it small.
-
-    Parameters
-    ----------
-    obj : any picklable object
-        What `root_rank` sends; ignored on other ranks.
-    root_rank : int, default 0
-        The rank that sends.
-    name : str, optional
-        Accepted for Horovod scripts.
-    """
-    return blinkrun.world().broadcast_object(obj, root=_root(root_rank))
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return the objects of all ranks in rank order, on every rank; they are pickled."""
-    return list(blinkrun.world().allgather_object(obj))
-
-
 def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int = 0
+    params: Mapping[str, Any] | Iterable[tuple[str, Any]] | Iterable[torch.Tensor],
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Give all parameters and buffers the values that they have on `root_rank`.
 
     Parameters
     ----------
-    params : mapping or iterable of (name, value)
-        ``model.state_dict()`` or ``model.named_parameters()``. Tensors of any dtype, contiguous
-        or not, are overwritten in place. Values that are no tensors (numbers, strings, None) are
-        replaced if `params` is a mutable mapping.
+    params : mapping or iterable of (name, value), or of tensors
+        ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Tensors of
+        any dtype, contiguous or not, are overwritten in place. Values that are no tensors
+        (numbers, strings, None) are replaced if `params` is a mutable mapping. Mappings may have
+        their names in any order, iterables have the same on every rank.
     root_rank : int, default 0
-        The rank whose values count.
+        The rank whose values count, as a rank of the job.
+    process_set : ProcessSet
+        The ranks that take part; this one must be among them.
 
     Raises
     ------
@@ -62,50 +49,83 @@ def broadcast_parameters(
         If an iterable has a value that is no tensor and so cannot be replaced.
     """
     items = _named_values(params)
-    check_alike([(name, describe(value)) for name, value in items])
-    root = _root(root_rank)
-    _broadcast_tensors([value for _, value in items if isinstance(value, torch.Tensor)], root)
+    root = checked_root(root_rank, process_set)
+    check_alike([(name, describe(value)) for name, value in items], process_set)
+    tensors = [value for _, value in items if isinstance(value, torch.Tensor)]
+    _broadcast_tensors(tensors, root, process_set)
     plain = {name: value for name, value in items if not isinstance(value, torch.Tensor)}
     if plain:
-        plain = broadcast_object(plain, root)
+        plain = broadcast_object(plain, root, process_set=process_set)
         if isinstance(params, MutableMapping):
             params.update(plain)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Give `optimizer` the state and the hyperparameters that it has on `root_rank`.
 
     Works for any optimizer, also when only some ranks have state (a checkpoint loaded on one
     rank): the others are given all of it, and a rank that has state which the root has not loses
     it. Parameter groups must have as many parameters on every rank.
 
+    If the root has no state yet, parameters that require a gradient and have none are given one of
+    zeros, as Horovod leaves them.
+
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
         Plain or wrapped by `DistributedOptimizer`.
     root_rank : int, default 0
-        The rank whose state counts.
+        The rank whose state counts, as a rank of the job.
+    model : torch.nn.Module, optional
+        Accepted for Horovod scripts: sparse parameters need no special care.
+    process_set : ProcessSet
+        The ranks that take part; this one must be among them.
     """
-    root = _root(root_rank)
-    is_root = blinkrun.world().rank == root
+    root = checked_root(root_rank, process_set)
+    is_root = blinkrun.rank() == root
     tensors: list[torch.Tensor] = []
     skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
-    skeleton = broadcast_object(skeleton, root)
+    skeleton = broadcast_object(skeleton, root, process_set=process_set)
     if not is_root:
         state = _with_tensors(skeleton, tensors)
-    _broadcast_tensors(tensors, root)
+    _broadcast_tensors(tensors, root, process_set)
     if not is_root:
         optimizer.load_state_dict(state)
+    if not skeleton["state"]:
+        _make_gradients(optimizer)
+
+
+def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.requires_grad and param.grad is None and param.layout == torch.strided:
+                param.grad = torch.zeros_like(param)
 
 
 def _named_values(params: Any) -> list[tuple[str, Any]]:
-    """Return the (name, value) pairs of `params`, checked."""
-    items = list(params.items() if isinstance(params, Mapping) else params)
+    """Return the (name, value) pairs of `params`, checked; those of a mapping by name."""
+    if isinstance(params, Mapping):
+        items = sorted(params.items(), key=lambda item: str(item[0]))
+    elif isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+        raise UsageError(
+            "broadcast_parameters takes a state_dict, named_parameters() or parameters(), got "
+            f"{type(params).__name__}"
+        )
+    else:
+        items = [
+            (f"parameter {index}", item) if isinstance(item, torch.Tensor) else item
+            for index, item in enumerate(params)
+        ]
     for item in items:
         if not (isinstance(item, tuple) and len(item) == 2):
             raise UsageError(
-                "broadcast_parameters takes a state_dict or named_parameters(), got an item of "
-                f"type {type(item).__name__}"
+                "broadcast_parameters takes a state_dict, named_parameters() or parameters(), got "
+                f"an item of type {type(item).__name__}"
             )
         name, value = item
         if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
@@ -128,34 +148,33 @@ def _check_layout(name: str, value: torch.Tensor) -> None:
         )
 
 
-def _broadcast_tensors(tensors: list[torch.Tensor], root: int) -> None:
+def _broadcast_tensors(tensors: list[torch.Tensor], root: int, process_set: ProcessSet) -> None:
     """Broadcast dense tensors of any dtype and device in place, small ones joined."""
     joined: list[torch.Tensor] = []
     filled = 0
     for tensor in tensors:
         num_bytes = tensor.numel() * tensor.element_size()
         if num_bytes > _JOINED_BYTES:
-            _broadcast_joined([tensor], root)
+            _broadcast_joined([tensor], root, process_set)
             continue
         if filled + num_bytes > _JOINED_BYTES:
-            _broadcast_joined(joined, root)
+            _broadcast_joined(joined, root, process_set)
             joined, filled = [], 0
         joined.append(tensor)
         filled += num_bytes
-    _broadcast_joined(joined, root)
+    _broadcast_joined(joined, root, process_set)
 
 
 @torch.no_grad()
-def _broadcast_joined(tensors: list[torch.Tensor], root: int) -> None:
+def _broadcast_joined(tensors: list[torch.Tensor], root: int, process_set: ProcessSet) -> None:
     """Broadcast the bytes of `tensors` in one call and write them back."""
     tensors = [tensor.detach() for tensor in tensors if tensor.numel()]
     if not tensors:
         return
-    world = blinkrun.world()
     parts = [_as_bytes(tensor) for tensor in tensors]
     line = parts[0] if len(parts) == 1 else torch.cat(parts)
-    world.broadcast(line, root=root, out=line)
-    if world.rank == root:
+    broadcast_(line, root, process_set=process_set)
+    if blinkrun.rank() == root:
         return
     for tensor, part in zip(tensors, line.split([len(part) for part in parts]), strict=True):
         if part.data_ptr() != tensor.data_ptr():
