@@ -238,6 +238,7 @@ RENAMED: dict[str, str] = {
     "--log-without-timestamp": "messages carry no time",
     "--log-hide-timestamp": "messages carry no time",
     "--no-log-hide-timestamp": "messages carry no time",
+    "-prefix-timestamp": "lines carry the rank, no time",
     "-cb": "hvd.mpi_built() and the like tell; blinkrun --verbose names the MPI",
     "-p": "jobs on several hosts are not supported in this version",
     "--ssh-port": "jobs on several hosts are not supported in this version",

@@ -51,7 +51,7 @@ example:
   blinkrun -np 2 train.py --epochs 3
 """
 
-OF_SEVERAL_HOSTS = ("-H", "--host", "--hosts", "--hostfile", "-hosts", "-f", "-ppn")
+OF_SEVERAL_HOSTS = ("-H", "--host", "--hosts", "--hostfile", "-hostfile", "-hosts", "-f", "-ppn")
 
 
 @dataclass(slots=True)
