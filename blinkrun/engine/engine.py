@@ -1,0 +1,409 @@
+"""The engine: named requests of this rank, in any order and from any thread, run in one order.
+
+`start` makes the engine of the world that `runtime.init` has joined. What all ranks of a process
+set have submitted runs; `docs/engine.md` tells how a request travels.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blinkrun import env, runtime
+from blinkrun.engine.arithmetic import is_finite
+from blinkrun.engine.drive import Driver
+from blinkrun.engine.events import JOIN, Event, Failed, Joined, Noted, Ready, Verdict
+from blinkrun.engine.execute import Executor
+from blinkrun.engine.handle import Handle, Part
+from blinkrun.engine.journal import Journal
+from blinkrun.engine.negotiate import Negotiator
+from blinkrun.engine.process_sets import ProcessSets, Subgroup
+from blinkrun.engine.request import ADASUM, WORLD, Kind, Request
+from blinkrun.errors import (
+    AbortedError,
+    BlinkrunError,
+    CollectiveError,
+    DuplicateNameError,
+    InvalidBufferError,
+    NotInitializedError,
+    PeerLeftError,
+    UsageError,
+)
+from blinkrun.types import DType, Op, Rank
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from blinkrun.communicator import Communicator
+
+FUSION_BYTES = 16 << 20
+CACHE_CAPACITY = 8192
+_REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What users can set; all but the watch's times must be the same on all ranks.
+
+    Attributes
+    ----------
+    fusion_bytes : int
+        Most bytes of small tensors that travel as one.
+    cache_capacity : int
+        Requests of each process set that are remembered.
+    check_nan : bool
+        Whether NaN and infinity in what is reduced are errors.
+    """
+
+    fusion_bytes: int = FUSION_BYTES
+    cache_capacity: int = CACHE_CAPACITY
+    check_nan: bool = False
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Return what the environment says."""
+        return cls(
+            fusion_bytes=env.size_bytes(env.FUSION, FUSION_BYTES),
+            cache_capacity=env.size_bytes(env.RESPONSE_CACHE, CACHE_CAPACITY),
+            check_nan=env.is_on(env.CHECK_NAN),
+        )
+
+
+class Engine:
+    """Negotiates and runs the named requests of this rank. All methods may be called by any thread.
+
+    Parameters
+    ----------
+    world : Communicator
+        Of all ranks.
+    journal : Journal
+        Between all ranks; nobody else reads this rank's end.
+    subgroup : callable
+        Makes a communicator of some ranks of the world.
+    settings : Settings
+        From the environment, or a test.
+    """
+
+    def __init__(
+        self, world: Communicator, journal: Journal, subgroup: Subgroup, settings: Settings
+    ) -> None:
+        self.world = world
+        self.settings = settings
+        self._journal = journal
+        self._negotiator = Negotiator(
+            world.rank, world.size, cache_capacity=settings.cache_capacity
+        )
+        self._sets = ProcessSets(world, subgroup)
+        self._handles: dict[tuple[int, str], Handle] = {}
+        self._counters: dict[tuple[str, int], int] = {}
+        self.joins: Counter[int] = Counter()  # how often all ranks of a process set have joined
+        self._failure: BlinkrunError | None = None
+        self._is_stopped = False
+        self._executor = Executor(self._sets, self._find, fusion_bytes=settings.fusion_bytes)
+        self._driver = Driver(
+            journal,
+            self._negotiator,
+            act=self._act,
+            look=self._look,
+            is_busy=self._is_busy,
+            give_up=self._give_up,
+        )
+        self._mutex = self._driver.mutex
+        if world.size > 1:
+            self._driver.start_helper(f"blinkrun-engine-{world.rank}")
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, parts: Sequence[Part], *, sync: bool = False) -> Handle:
+        """Ask for a collective; all ranks of its process set must, in any order.
+
+        Parameters
+        ----------
+        request : Request
+            Its name must not be under way in its process set on this rank.
+        parts : sequence of Part
+            The memory of each member.
+        sync : bool
+            The caller waits for the handle at once. Without it, the helper thread drives.
+
+        Raises
+        ------
+        DuplicateNameError
+            If a request of this name is under way.
+        ProcessSetError
+            If the process set does not exist or lacks this rank.
+        InvalidBufferError
+            If the tensors do not go with the operation.
+        NotInitializedError
+            After `stop`.
+        CollectiveError
+            If the engine has come to an end: a rank is gone, a deadline is over.
+        """
+        return self.submit_all([(request, parts)], sync=sync)[0]
+
+    def submit_all(
+        self, requests: Sequence[tuple[Request, Sequence[Part]]], *, sync: bool = False
+    ) -> list[Handle]:
+        """Ask for several collectives in one message; all of them are refused, or none."""
+        defects = [self._check(request, parts) for request, parts in requests]
+        now_s = time.monotonic()
+        handles: list[Handle] = []
+        with self._mutex:
+            self._refuse_if_over(requests)
+            for (request, parts), defect in zip(requests, defects, strict=True):
+                self._negotiator.offer(request)
+                if defect:
+                    self._negotiator.fail(
+                        request.process_set, request.name, defect, Verdict.NON_FINITE
+                    )
+                handle = Handle(self, request, parts, now_s)
+                self._handles[handle.key] = handle
+                handles.append(handle)
+            self._driver.queued(sync=sync)
+        if self.world.size == 1 and not sync and not self._driver.is_driver:
+            self._driver.wait_for(lambda: not self._is_busy())  # there is no helper
+        return handles
+
+    def next_name(self, kind_label: str, process_set: int = WORLD) -> str:
+        """Return a name for a call without one, such as ``allreduce.noname.0.1``.
+
+        Numbered for each kind and process set, so that ranks agree whatever else they call.
+        """
+        key = (kind_label, process_set)
+        with self._mutex:
+            number = self._counters.get(key, 0) + 1
+            self._counters[key] = number
+        return f"{kind_label}.noname.{process_set}.{number}"
+
+    def barrier(self, process_set: int = WORLD, name: str | None = None, where: str = "") -> None:
+        """Return when all ranks of the set have called it."""
+        name = name or self.next_name("barrier", process_set)
+        request = Request(name, Kind.BARRIER, process_set=process_set, where=where)
+        self.submit(request, (), sync=True).wait()
+
+    def join(self, process_set: int = WORLD, where: str = "") -> int:
+        """Say that this rank has no more data, and help the others until they have none either.
+
+        Until then this rank gives neutral elements to allreduces, and counts in averages.
+
+        Returns
+        -------
+        int
+            The rank that joined last.
+        """
+        request = Request("join", Kind.BARRIER, process_set=process_set, where=where)
+        handle = Handle(self, request, (), time.monotonic(), key=(process_set, JOIN))
+        with self._mutex:
+            self._refuse_if_over([])
+            self._negotiator.join(process_set)
+            self._handles[handle.key] = handle
+            self._driver.queued(sync=True)
+        handle.wait()
+        return handle.number
+
+    # ---- process sets --------------------------------------------------------------------------
+
+    def add_process_set(self, ranks: Sequence[Rank], where: str = "") -> int:
+        """Make a process set of `ranks`; every rank of the world must call it.
+
+        Returns
+        -------
+        int
+            Its number.
+        """
+        name = self.next_name(Kind.ADD_SET.label)
+        request = Request(name, Kind.ADD_SET, ranks=tuple(ranks), where=where)
+        handle = self.submit(request, (), sync=True)
+        handle.wait()
+        return handle.number
+
+    def remove_process_set(self, number: int, where: str = "") -> bool:
+        """Remove a process set; every rank of the world must call it."""
+        name = self.next_name(Kind.REMOVE_SET.label)
+        request = Request(name, Kind.REMOVE_SET, ranks=(number,), where=where)
+        self.submit(request, (), sync=True).wait()
+        return True
+
+    def process_sets(self) -> dict[int, tuple[Rank, ...]]:
+        """Return the ranks of each process set, by number."""
+        return self._sets.members()
+
+    def ranks(self, process_set: int = WORLD) -> tuple[Rank, ...]:
+        """Return the ranks of a process set; ProcessSetError if it does not exist."""
+        return self._sets.ranks(process_set)
+
+    def communicator(self, process_set: int = WORLD) -> Communicator:
+        """Return the communicator of a process set; ProcessSetError if this rank is not in it."""
+        return self._sets.communicator(process_set)
+
+    def empty_bytes(self, num_bytes: int, process_set: int = WORLD) -> npt.NDArray[np.uint8]:
+        """Return memory in the arena that the set's collectives run on: they copy nothing there."""
+        return self.communicator(process_set).empty_bytes(num_bytes)
+
+    # ---- end -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take no further part. Not collective: ranks that still need this one get an error."""
+        with self._mutex:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+            if self._failure is None:
+                self._negotiator.leave()
+                self._driver.queued(sync=True)
+        if self._failure is None:
+            self._driver.drain()
+        self._driver.stop()
+        self._fail_all(
+            lambda handle: NotInitializedError(
+                f"{handle.request.kind.label} '{handle.name}', under way at shutdown,"
+            )
+        )
+        self._executor.close()
+
+    # ---- for handles and the driver ------------------------------------------------------------
+
+    def wait_for(self, handle: Handle) -> None:
+        """Return when `handle` is done, driving meanwhile."""
+        if self._driver.is_driver:
+            raise UsageError(f"'{handle.name}' is waited for in a callback of the engine")
+        self._driver.wait_for(handle.done)
+
+    def release(self, handle: Handle) -> None:
+        """Forget a handle that ends."""
+        self._handles.pop(handle.key, None)
+
+    def _find(self, request: Request) -> Handle:
+        return self._handles[request.process_set, request.name]
+
+    def _is_busy(self) -> bool:
+        return self._failure is None and bool(self._handles or not self._negotiator.is_idle())
+
+    def _act(self, events: list[Event], may_spin: bool) -> None:
+        for event in events:
+            if isinstance(event, Ready):
+                self._executor.run(event.entries, may_spin=may_spin)
+            elif isinstance(event, Failed):
+                self._fail(event)
+            elif isinstance(event, Joined):
+                self.joins[event.process_set] += 1
+                handle = self._handles.get((event.process_set, JOIN))
+                if handle is not None:
+                    handle.number = event.last_rank
+                    handle.finish()
+            elif isinstance(event, Noted):
+                pass
+
+    def _fail(self, event: Failed) -> None:
+        handle = self._handles.get((event.process_set, event.name))
+        if handle is None or self.world.rank not in event.ranks:
+            return
+        left = event.error.rank if isinstance(event.error, PeerLeftError) else None
+        if left != self.world.rank:  # else it is for `stop` to say why
+            handle.finish(event.error)
+
+    def _look(self, now_s: float) -> None:
+        pass
+
+    def _give_up(self, error: BaseException) -> None:
+        """End the engine: every request under way and every later call gets the error."""
+        with self._mutex:
+            if self._failure is not None:
+                return
+            if isinstance(error, CollectiveError | NotInitializedError):
+                self._failure = error
+            else:
+                what = f"{type(error).__name__}: {error}".rstrip(": ")
+                text = f"rank {self.world.rank}: the engine was ended by {what}"
+                self._failure = AbortedError(text, self.world.rank)
+                self._sets.abort(text)
+        failure = self._failure
+        self._fail_all(lambda _: failure)
+        self._driver.wake_all()
+
+    def _fail_all(self, error: Callable[[Handle], BaseException]) -> None:
+        for handle in list(self._handles.values()):
+            handle.finish(error(handle))
+
+    # ---- checks --------------------------------------------------------------------------------
+
+    def _refuse_if_over(self, requests: Sequence[tuple[Request, Sequence[Part]]]) -> None:
+        what = requests[0][0] if requests else None
+        if self._is_stopped:
+            raise NotInitializedError(f"{what.kind.label} '{what.name}'" if what else "join")
+        if self._failure is not None:
+            raise self._failure
+        for request, _ in requests:
+            before = self._handles.get((request.process_set, request.name))
+            if before is not None:
+                raise DuplicateNameError(
+                    f"rank {self.world.rank}: {request.kind.label} '{request.name}' is still under"
+                    " way; wait for it first or give this one another name"
+                )
+
+    def _check(self, request: Request, parts: Sequence[Part]) -> str:
+        """Refuse what can never run; return what --check-nan has against the values."""
+        if len(parts) != len(request.members):
+            raise UsageError(
+                f"'{request.name}' has {len(request.members)} members and {len(parts)} parts"
+            )
+        if request.kind not in _REDUCTIONS:
+            return ""
+        for part in parts:
+            dtype = part.source.dtype
+            _check_arithmetic(request, dtype)
+            is_checked = self.settings.check_nan and dtype.is_float
+            if is_checked and not is_finite(part.source.pointer, part.source.count, dtype):
+                return "holds NaN or infinity"
+        return ""
+
+
+def _check_arithmetic(request: Request, dtype: DType) -> None:
+    if request.op == ADASUM and not dtype.is_float:
+        raise InvalidBufferError(
+            f"{request.kind.label} '{request.name}': Adasum is for floats, not {dtype.label}"
+        )
+    if dtype is DType.BOOL and (request.op == Op.AVERAGE or request.scales != (1.0, 1.0)):
+        raise InvalidBufferError(
+            f"{request.kind.label} '{request.name}': bool has no averages or scales; convert it to"
+            " a number"
+        )
+
+
+_lock = threading.Lock()
+_current: list[Engine] = []
+
+
+def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
+    """Return the engine of this process's world, made now if it is not there yet.
+
+    With `process_sets` it is collective: every rank gives the same ones.
+    """
+    world = runtime.world()
+    with _lock:
+        if not _current:
+            engine = Engine(world, world.journal, runtime.subgroup, Settings.from_environment())
+            runtime.at_shutdown(stop)
+            _current.append(engine)
+        engine = _current[0]
+    for ranks in process_sets:
+        engine.add_process_set(ranks)
+    return engine
+
+
+def current() -> Engine:
+    """Return the engine; raises NotInitializedError before `init` and after `shutdown`."""
+    return _current[0] if _current else start()
+
+
+def stop() -> None:
+    """Stop the engine, if there is one; `runtime.shutdown` calls it."""
+    with _lock:
+        engines, _current[:] = list(_current), []
+    for engine in engines:
+        engine.stop()
