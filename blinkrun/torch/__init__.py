@@ -16,6 +16,9 @@ bounded by the deadline given to `init`.
 from blinkrun import (
     is_initialized,
 )
+from blinkrun.errors import (
+    CollectiveError as HorovodInternalError,
+)
 from blinkrun.torch.built import (
     ccl_built,
     cuda_built,
@@ -106,6 +109,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "Handle",
+    "HorovodInternalError",
     "Max",
     "Min",
     "ProcessSet",
