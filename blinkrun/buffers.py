@@ -97,17 +97,42 @@ def view(item: Any, what: str) -> View:
     return _numpy_view(_as_numpy(item, what), what)
 
 
+def raw_view(item: Any, what: str) -> View:
+    """Return the memory of `item` as bytes (DType.UINT8), whatever its element type.
+
+    Raises
+    ------
+    InvalidBufferError
+        If it is no CPU buffer or not contiguous.
+    """
+    if is_torch(item):
+        _check_torch(item, what)
+        num_bytes = item.numel() * item.element_size()
+        return View(item.data_ptr(), num_bytes, tuple(item.shape), DType.UINT8, True, item)
+    array = _as_numpy(item, what)
+    if array.dtype.hasobject:
+        raise InvalidBufferError(f"{what} holds Python objects, not bytes; pickle them")
+    if not array.flags.c_contiguous:
+        raise InvalidBufferError(f"{what} is not contiguous; pass numpy.ascontiguousarray(array)")
+    pointer = array.__array_interface__["data"][0]
+    return View(pointer, array.nbytes, array.shape, DType.UINT8, array.flags.writeable, array)
+
+
 def _torch_view(tensor: Any, what: str) -> View:
+    _check_torch(tensor, what)
+    dtype = _TORCH_DTYPES.get(str(tensor.dtype))
+    if dtype is None:
+        raise InvalidBufferError(f"{what} has dtype {tensor.dtype}; supported are {SUPPORTED}")
+    return View(tensor.data_ptr(), tensor.numel(), tuple(tensor.shape), dtype, True, tensor)
+
+
+def _check_torch(tensor: Any, what: str) -> None:
     if tensor.device.type != "cpu":
         raise InvalidBufferError(
             f"{what} is on {tensor.device}; this version moves CPU tensors only"
         )
-    dtype = _TORCH_DTYPES.get(str(tensor.dtype))
-    if dtype is None:
-        raise InvalidBufferError(f"{what} has dtype {tensor.dtype}; supported are {SUPPORTED}")
     if tensor.layout != sys.modules["torch"].strided or not tensor.is_contiguous():
         raise InvalidBufferError(f"{what} is not contiguous; pass tensor.contiguous()")
-    return View(tensor.data_ptr(), tensor.numel(), tuple(tensor.shape), dtype, True, tensor)
 
 
 def _as_numpy(item: Any, what: str) -> np.ndarray[Any, Any]:

@@ -23,6 +23,7 @@ from blinkrun.errors import InvalidBufferError, NotInitializedError
 from blinkrun.executors import native
 from blinkrun.executors.cpu import CpuExecutor, Request, Tuner
 from blinkrun.executors.journal import NativeJournal
+from blinkrun.messages import PointToPoint
 from blinkrun.planner.plan import Plan
 from blinkrun.schedule.ir import Addressing
 from blinkrun.types import Collective, Op, Rank
@@ -52,10 +53,11 @@ class Handle:
         return self._result
 
 
-class Communicator:
+class Communicator(PointToPoint):
     """Collectives among all ranks of a world.
 
-    Every method but the properties is collective: all ranks must call it, in the same order, with
+    Every method but the properties and the messages between two ranks (`PointToPoint`: send, recv,
+    exchange, arrived) is collective: all ranks must call it, in the same order, with
     arguments that agree. A call waits for the slowest rank, at most the timeout given to `init`;
     then all ranks get a `CollectiveTimeoutError` that names the missing ones. Results are bitwise
     equal on all ranks and from run to run.

@@ -37,10 +37,12 @@ class Mapping {
   bool owned_ = true;
 };
 
-// Layout of a rank's arena: [eager area, twice][scratch][heap].
+// Layout of a rank's arena: [eager area, twice][scratch][pipes, see p2p.hpp][heap].
 constexpr size_t kEagerBytes = 64 << 10;
 constexpr size_t kScratchBytes = 32 << 20;
-constexpr size_t kHeapStart = 2 * kEagerBytes + kScratchBytes;
+constexpr size_t kPipesBytes = 1 << 20;
+constexpr size_t kPipesStart = 2 * kEagerBytes + kScratchBytes;
+constexpr size_t kHeapStart = kPipesStart + kPipesBytes;
 
 // Best-fit heap over [kHeapStart, bytes) of an arena. Offsets are multiples of 4096 for large
 // blocks and of 64 for small ones.

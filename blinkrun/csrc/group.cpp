@@ -53,6 +53,7 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
       heap_(arenas_[config_.rank].bytes()),
       waiter_(control_, config_.rank, config_.names, config_.timeout_s),
       journal_(control_, config_.rank, config_.wait, waiter_),
+      pipes_(config_.rank, arenas_, heap_, config_.wait, waiter_, journal_),
       reduce_(select_reduce(std::getenv("BLINKRUN_ISA"))) {
   tables_.push_back(std::make_unique<const Programs>());
   current_.store(tables_.back().get());

@@ -12,6 +12,7 @@
 #include "control.hpp"
 #include "journal.hpp"
 #include "kernels.hpp"
+#include "p2p.hpp"
 #include "pacing.hpp"
 #include "program.hpp"
 #include "waiting.hpp"
@@ -80,6 +81,7 @@ class Group {
   void set_eager_bytes(uint64_t bytes) { config_.eager_bytes = bytes; }
 
   Journal& journal() { return journal_; }
+  Pipes& pipes() { return pipes_; }
   Mapping& arena() { return arenas_[config_.rank]; }
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
@@ -133,6 +135,7 @@ class Group {
   Heap heap_;
   Waiter waiter_;
   Journal journal_;
+  Pipes pipes_;
   ReduceFn reduce_;
   std::unique_ptr<Pacer> pacer_;
   std::vector<std::unique_ptr<const Programs>> tables_;  // the last is current

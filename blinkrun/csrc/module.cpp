@@ -281,6 +281,7 @@ PYBIND11_MODULE(_core, m) {
   bind_packing(m);
   py::class_<Handle> group(m, "Group");
   bind_journal(group);
+  bind_p2p(group);
   group.def(py::init(&join), py::kw_only(), py::arg("rank"), py::arg("names"),
            py::arg("control_fd"), py::arg("arena_fds"), py::arg("arena_bytes"),
            py::arg("timeout_s"), py::arg("spins"), py::arg("yield_s"), py::arg("chunk_bytes"),

@@ -23,4 +23,6 @@ void test_kernels();
 void test_heap();
 void test_programs(const char* path);
 void test_failures();
+void test_messages();
 void test_calendars();
+void test_journal();

@@ -8,7 +8,9 @@ int main(int argc, char** argv) {
   test_kernels();
   test_heap();
   test_failures();
+  test_messages();
   test_calendars();
+  test_journal();
   test_programs(argv[1]);
   std::puts("all native tests passed");
   return 0;

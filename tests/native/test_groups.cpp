@@ -2,59 +2,16 @@
 #include <atomic>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <sstream>
-#include <thread>
 #include <vector>
 
 #include "check.hpp"
-#include "group.hpp"
+#include "host.hpp"
 #include "queue.hpp"
 
 using namespace blinkrun;
 
 namespace {
-
-constexpr size_t kArena = kHeapStart + (8 << 20);
-
-const Caller kCaller{[] {}, [] {}, true};
-
-// Memory of `size` ranks, and the ranks' groups.
-struct Host {
-  explicit Host(uint32_t size, double timeout_s = 20.0, uint64_t eager_bytes = 256,
-                const PaceConfig& pace = {})
-      : control(Control::bytes(size, pace.rates.size()) + 64) {
-    char* base = control.data() + (64 - uintptr_t(control.data()) % 64) % 64;
-    Control::at(base, size).header->size = size;
-    Control::at(base, size).header->num_resources = uint32_t(pace.rates.size());
-    std::vector<int32_t> names;
-    for (uint32_t r = 0; r < size; ++r) {
-      names.push_back(int32_t(r));
-      arenas.emplace_back(new char[kArena + 4096]);
-    }
-    for (uint32_t r = 0; r < size; ++r) {
-      std::vector<Mapping> mapped;
-      for (auto& arena : arenas) {
-        char* at = arena.get() + (4096 - uintptr_t(arena.get()) % 4096) % 4096;
-        mapped.push_back(Mapping::borrowed(at, kArena));
-      }
-      GroupConfig config{r, size, names, timeout_s, WaitConfig{20, 200'000}, 16 << 10, eager_bytes, pace};
-      const size_t bytes = Control::bytes(size, pace.rates.size());
-      groups.push_back(
-          std::make_shared<Group>(config, Mapping::borrowed(base, bytes), std::move(mapped)));
-    }
-  }
-
-  template <class Body> void run(Body body) {
-    std::vector<std::thread> threads;
-    for (auto& group : groups) threads.emplace_back([&body, group] { body(*group); });
-    for (auto& thread : threads) thread.join();
-  }
-
-  std::vector<char> control;
-  std::vector<std::unique_ptr<char[]>> arenas;
-  std::vector<std::shared_ptr<Group>> groups;
-};
 
 // A link from every rank to every other: a wire of its own, and the port of who receives.
 PaceConfig switched(uint32_t size, uint64_t rate) {
@@ -246,6 +203,50 @@ void test_failures() {
     for (auto& job : jobs) job->wait();
     CHECK(queue.idle() || jobs.back()->done());
   });
+}
+
+// Two threads of every rank exchange messages of many sizes with all other ranks, each with a tag of
+// its own: the one that reads sets aside what is for the other.
+void test_messages() {
+  const std::vector<size_t> sizes{0, 1, 16, 4099, kPipeRing + 1, 700'001};
+  Host host(3);
+  host.run([&](Group& group) {
+    auto talk = [&](int64_t tag) {
+      for (size_t round = 0; round < sizes.size(); ++round) {
+        const size_t bytes = sizes[(round + size_t(tag)) % sizes.size()];
+        std::vector<std::vector<char>> memory;
+        std::vector<Transfer> transfers;
+        for (uint32_t peer = 0; peer < group.size(); ++peer) {
+          if (peer == group.rank()) continue;
+          memory.emplace_back(bytes, char(group.rank() + round));
+          transfers.push_back({true, peer, tag, memory.back().data(), bytes});
+          memory.emplace_back(bytes, char(-1));
+          transfers.push_back({false, peer, tag, memory.back().data(), bytes});
+        }
+        group.pipes().run(transfers, kCaller);
+        for (const Transfer& t : transfers)
+          for (size_t i = 0; !t.sends && i < bytes; ++i) CHECK(t.data[i] == char(t.peer + round));
+      }
+    };
+    std::thread other(talk, 1);
+    talk(2);
+    other.join();
+  });
+
+  Host late(2, 0.2);
+  std::atomic<int> told{0};
+  late.run([&](Group& group) {
+    if (group.rank() == 1) return;
+    char x[8];
+    try {
+      group.pipes().run({{false, 1, 5, x, sizeof x}}, kCaller);
+    } catch (const Failure& f) {
+      CHECK(f.kind == Failure::Kind::kTimeout);
+      CHECK(f.ranks == std::vector<int>{1});
+      ++told;
+    }
+  });
+  CHECK(told == 1);
 }
 
 void test_heap() {
