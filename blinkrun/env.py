@@ -60,6 +60,20 @@ def size_bytes(name: str, default: int, environ: Mapping[str, str] = os.environ)
         raise UsageError(f"{name}: {err}") from None
 
 
+def seconds(name: str, default: float, environ: Mapping[str, str] = os.environ) -> float:
+    """Return the seconds that variable `name` gives, 0 or more, or `default`."""
+    text = environ.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{name}={text} is no number of seconds") from None
+    if not value >= 0:
+        raise UsageError(f"{name}={text}: need at least 0 seconds")
+    return value
+
+
 def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether variable `name` is set to something other than 0, off, no or false."""
     return environ.get(name, "").lower() not in ("", "0", "off", "no", "false")

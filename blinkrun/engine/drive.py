@@ -26,7 +26,7 @@ from blinkrun.engine.events import Event
 from blinkrun.engine.journal import Journal
 from blinkrun.types import Rank
 
-LOOK_S = 1.0  # how often a driver that waits looks for ranks that are late or gone
+LOOK_S = 0.5  # how often a driver that waits looks for ranks that are late or gone
 HELPER_SLEEP_S = 3600.0  # of the helper: it is woken when there is something to do
 STOP_S = 10.0  # that a helper gets to end
 
@@ -56,7 +56,8 @@ class Driver:
         Carries out events; called by the thread that drives, without the mutex. It gets the
         events and whether it may spin.
     look : callable
-        Looks for what is late; called by the thread that drives, about once a second.
+        Looks for what is late; called now and then by the thread that drives. True if what is in
+        the outbox now is urgent: it is for ranks whose helpers sleep.
     is_busy : callable
         Whether this rank has something under way; called with the mutex held.
     give_up : callable
@@ -69,7 +70,7 @@ class Driver:
         replica: Replica,
         *,
         act: Callable[[list[Event], bool], None],
-        look: Callable[[float], None],
+        look: Callable[[float], bool],
         is_busy: Callable[[], bool],
         give_up: Callable[[BaseException], None],
     ) -> None:
@@ -86,6 +87,7 @@ class Driver:
         self._parked = False  # the helper does
         self._dozing = False  # the driver is in the journal's `wait`, its outbox empty
         self._kicked = False  # the helper will look, whatever it does now
+        self._is_urgent = False
         self._next_look_s = 0.0
         self._stopping = False
         self._helper: threading.Thread | None = None
@@ -259,7 +261,8 @@ class Driver:
             message = self._replica.outbox()
             if message is None:
                 return False
-            self._journal.post(message)
+            is_urgent, self._is_urgent = self._is_urgent, False
+            self._journal.post(message, urgent=is_urgent)
         except BaseException as err:
             self._give_up(err)
             raise
@@ -297,7 +300,7 @@ class Driver:
             return
         self._next_look_s = now_s + LOOK_S
         try:
-            self._look(now_s)
+            self._is_urgent |= self._look(now_s)
         except BaseException as err:
             self._give_up(err)
             raise

@@ -23,6 +23,7 @@ from blinkrun.engine.journal import Journal
 from blinkrun.engine.negotiate import Negotiator
 from blinkrun.engine.process_sets import ProcessSets, Subgroup
 from blinkrun.engine.request import ADASUM, WORLD, Kind, Request
+from blinkrun.engine.watch import Watch
 from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 FUSION_BYTES = 16 << 20
 CACHE_CAPACITY = 8192
+STALL_WARNING_S = 60.0
 _REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
 
 
@@ -58,11 +60,15 @@ class Settings:
         Requests of each process set that are remembered.
     check_nan : bool
         Whether NaN and infinity in what is reduced are errors.
+    stall_warning_s, stall_shutdown_s : float
+        Seconds after which a request that lacks ranks is reported, and ends the job; 0: never.
     """
 
     fusion_bytes: int = FUSION_BYTES
     cache_capacity: int = CACHE_CAPACITY
     check_nan: bool = False
+    stall_warning_s: float = STALL_WARNING_S
+    stall_shutdown_s: float = 0.0
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -71,6 +77,8 @@ class Settings:
             fusion_bytes=env.size_bytes(env.FUSION, FUSION_BYTES),
             cache_capacity=env.size_bytes(env.RESPONSE_CACHE, CACHE_CAPACITY),
             check_nan=env.is_on(env.CHECK_NAN),
+            stall_warning_s=env.seconds(env.STALL_WARNING, STALL_WARNING_S),
+            stall_shutdown_s=env.seconds(env.STALL_SHUTDOWN, 0.0),
         )
 
 
@@ -105,6 +113,13 @@ class Engine:
         self._failure: BlinkrunError | None = None
         self._is_stopped = False
         self._executor = Executor(self._sets, self._find, fusion_bytes=settings.fusion_bytes)
+        self._watch = Watch(
+            self._negotiator,
+            journal,
+            warning_s=settings.stall_warning_s,
+            shutdown_s=settings.stall_shutdown_s,
+            timeout_s=world.executor.timeout_s,
+        )
         self._driver = Driver(
             journal,
             self._negotiator,
@@ -297,7 +312,8 @@ class Engine:
                     handle.number = event.last_rank
                     handle.finish()
             elif isinstance(event, Noted):
-                pass
+                with self._mutex:
+                    self._watch.noted(event.sender, event.payload)
 
     def _fail(self, event: Failed) -> None:
         handle = self._handles.get((event.process_set, event.name))
@@ -307,8 +323,9 @@ class Engine:
         if left != self.world.rank:  # else it is for `stop` to say why
             handle.finish(event.error)
 
-    def _look(self, now_s: float) -> None:
-        pass
+    def _look(self, now_s: float) -> bool:
+        with self._mutex:
+            return self._watch.look(now_s)
 
     def _give_up(self, error: BaseException) -> None:
         """End the engine: every request under way and every later call gets the error."""
@@ -321,7 +338,8 @@ class Engine:
                 what = f"{type(error).__name__}: {error}".rstrip(": ")
                 text = f"rank {self.world.rank}: the engine was ended by {what}"
                 self._failure = AbortedError(text, self.world.rank)
-                self._sets.abort(text)
+            if not isinstance(error, NotInitializedError):
+                self._sets.abort(str(self._failure))  # others may wait for this rank
         failure = self._failure
         self._fail_all(lambda _: failure)
         self._driver.wake_all()
