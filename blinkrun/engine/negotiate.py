@@ -244,7 +244,7 @@ class Negotiator:
         repeats: dict[_Key, list[Request]],
         slots: dict[_Key, list[int]],
     ) -> list[Request]:
-        """Put requests that this rank only repeats into `repeats` and `slots`; return the others."""
+        """Put what this rank only repeats into `repeats` and `slots`; return the others."""
         others: list[Request] = []
         key, group, index = (-1, -1), None, 0
         asked, numbers = others, [0]
@@ -278,7 +278,7 @@ class Negotiator:
 
     def _describe(self, group: Group, waiting: Waiting) -> Pending:
         return Pending(
-            request=group.any_request(waiting),
+            request=group.any_request(waiting, group.my_bit),
             have=group.ranks_of(waiting.have),
             missing=group.ranks_of(group.full & ~(waiting.have | group.joined)),
             joined=group.ranks_of(group.joined & ~waiting.have),

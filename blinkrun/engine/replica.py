@@ -90,9 +90,12 @@ class Group:
         """Return the ranks whose bits are set."""
         return tuple(rank for index, rank in enumerate(self.ranks) if mask >> index & 1)
 
-    def any_request(self, waiting: Waiting) -> Request:
-        """Return this rank's request, or that of the first rank that has one."""
-        bit = waiting.have & self.my_bit or waiting.have & -waiting.have
+    def any_request(self, waiting: Waiting, prefer: int = 0) -> Request:
+        """Return the request of the first rank that has one, the same on all ranks.
+
+        With a bit in `prefer`: that rank's, if it has one.
+        """
+        bit = waiting.have & prefer or waiting.have & -waiting.have
         request = waiting.asked(bit.bit_length() - 1)
         if request is None:
             raise InternalError(f"nobody asked for '{waiting.name}'")
@@ -219,6 +222,7 @@ class Replica:
         ]
         if group.joined == group.full:
             self._settle_all()  # what waited for this rank comes before the end
+        if group.joined == group.full:  # still: the set may have been removed by what was settled
             group.joined = 0
             self._events.append(Joined(number, sender))
 
@@ -290,7 +294,7 @@ class Replica:
     def _settle(self, group: Group, waiting: Waiting) -> None:
         """Decide on one request whose ranks have not all repeated what they agreed on before."""
         requests = tuple(waiting.asked(index) for index in range(len(group.ranks)))
-        request = group.any_request(waiting)
+        request = group.any_request(waiting, group.my_bit)
         error = find_disagreement(group.ranks, requests) or waiting.defect
         if error is None and request.kind in (Kind.ADD_SET, Kind.REMOVE_SET):
             error = self._set_error(request)
@@ -300,11 +304,9 @@ class Replica:
         self._forget(group, waiting)
         is_mine = bool(waiting.have & group.my_bit)
         if request.kind is Kind.ADD_SET:
-            self._ready.append(Entry(request, requests, is_mine, self._next_set))
-            self._add_set(request.ranks)
+            self._add_set(Entry(request, requests, is_mine, self._next_set))
         elif request.kind is Kind.REMOVE_SET:
-            self._ready.append(Entry(request, requests, is_mine, request.ranks[0]))
-            self._remove_set(request.ranks[0])
+            self._remove_set(Entry(request, requests, is_mine, request.ranks[0]))
         else:
             entry = Entry(request, requests, is_mine)
             group.cache.store(waiting.name, requests, entry)
@@ -332,14 +334,19 @@ class Replica:
                 )
         return None
 
-    def _add_set(self, ranks: tuple[Rank, ...]) -> None:
-        number, self._next_set = self._next_set, self._next_set + 1
+    def _add_set(self, entry: Entry) -> None:
+        number, ranks = entry.number, entry.request.ranks
         group = self.groups[number] = Group(number, ranks, self.rank, self._capacity)
         group.gone = tuple(rank for rank in ranks if rank in self.left)
+        self._next_set += 1
+        self._ready.append(entry)
         self._flush()
         self._events.append(SetAdded(number, ranks))
 
-    def _remove_set(self, number: int) -> None:
+    def _remove_set(self, entry: Entry) -> None:
+        """Run what is ready, fail what waits, then remove the set."""
+        self._flush()
+        number = entry.number
         group = self.groups[number]
         for waiting in list(group.pending.values()):
             request = group.any_request(waiting)
@@ -347,6 +354,7 @@ class Replica:
             self._fail(group, waiting, ProcessSetError(f"{text} all its ranks had called it"))
         self._fail_join(group, ProcessSetError(f"join: process set {number} was removed meanwhile"))
         del self.groups[number]
+        self._ready.append(entry)
         self._flush()
         self._events.append(SetRemoved(number))
 
