@@ -64,6 +64,7 @@ class Executor:
             If a rank is gone, late or has aborted; nothing can run any more then.
         """
         self._may_spin = may_spin
+        entries = tuple(one for one in entries if self._sets.is_mine(one.request.process_set))
         if len(entries) == 1 and len(entries[0].request.members) <= 1:
             self._alone(entries[0], 0)
             return

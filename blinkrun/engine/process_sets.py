@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from blinkrun.engine.events import Entry
 from blinkrun.engine.request import WORLD
 from blinkrun.errors import ProcessSetError
 from blinkrun.types import Rank
@@ -46,6 +47,10 @@ class ProcessSets:
                 f"process set {number} does not exist (there are {known})"
             ) from None
 
+    def is_mine(self, number: int) -> bool:
+        """Whether this rank belongs to a set; sets that do not exist are nobody's."""
+        return number in self._communicators
+
     def communicator(self, number: int) -> Communicator:
         """Return the communicator of a set.
 
@@ -62,6 +67,13 @@ class ProcessSets:
                 f" {self._rank}"
             )
         return found
+
+    def of_mine(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return those of process sets that this rank is in."""
+        mine = self._communicators
+        if len(self._members) == len(mine):
+            return entries
+        return tuple(entry for entry in entries if entry.request.process_set in mine)
 
     def add(self, number: int, ranks: tuple[Rank, ...]) -> None:
         """Take up a new set; collective among its ranks."""
