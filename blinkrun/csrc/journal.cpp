@@ -10,8 +10,11 @@ namespace blinkrun {
 
 namespace {
 
-constexpr uint64_t kNap = 50'000;              // between two looks at a lock that is held
-constexpr uint64_t kLongNap = 1'000'000'000;   // of a rank that has nothing to offer
+// Looks before yielding. Yielding costs an answer less than a microsecond; but where a third process
+// has the other rank's core, the ranks share one, and looking longer made an answer take 50 us.
+constexpr uint32_t kLooks = 300;
+constexpr uint64_t kNap = 50'000;             // between two looks at a lock that is held
+constexpr uint64_t kLongNap = 1'000'000'000;  // of a rank that has nothing to offer
 
 void nap() {
   timespec t{0, long(kNap)};
@@ -41,7 +44,7 @@ class Journal::Hold {
   Hold(Journal& journal, const Caller& caller)
       : mine_(journal.append_mutex_), held_(journal.shared_.held) {
     const uint32_t wanted = journal.rank_ + 1;
-    const uint32_t looks = caller.may_spin ? std::min(journal.wait_.spins, 200u) : 0;
+    const uint32_t looks = caller.may_spin ? std::min(journal.wait_.spins, kLooks) : 0;
     uint64_t start = 0, looked = 0;
     for (uint32_t i = 0;; ++i) {
       if (journal.closed_) journal.check_over();
@@ -82,7 +85,6 @@ template <class Ready>
 bool Journal::until(Ready ready, BellLine& line, const Patience& patience, const Caller& caller) {
   for (uint32_t i = 0; i < patience.spins; ++i) {
     if (ready()) return true;
-    if (i == 400) caller.on_block();
     cpu_relax();
   }
   if (ready()) return true;
@@ -269,7 +271,7 @@ bool Journal::wait(uint64_t timeout_ns, const Caller& caller) {
   check_over();
   Patience patience{0, 0, Waiter::kLook, timeout_ns};
   if (caller.may_spin && timeout_ns) {
-    patience.spins = wait_.spins;
+    patience.spins = std::min(wait_.spins, kLooks);
     patience.yield_ns = wait_.yield_ns;
   }
   return until([&] { return any_unread(); }, me().journal, patience, caller);
