@@ -287,7 +287,11 @@ class Engine:
         """Return when `handle` is done, driving meanwhile."""
         if self._driver.is_driver:
             raise UsageError(f"'{handle.name}' is waited for in a callback of the engine")
-        self._driver.wait_for(handle.done)
+        try:
+            self._driver.wait_for(handle.done)
+        except Exception:
+            if not handle.is_done:  # else the engine has ended, and the handle says why
+                raise
 
     def release(self, handle: Handle) -> None:
         """Forget a handle that ends."""
@@ -338,6 +342,7 @@ class Engine:
                 what = f"{type(error).__name__}: {error}".rstrip(": ")
                 text = f"rank {self.world.rank}: the engine was ended by {what}"
                 self._failure = AbortedError(text, self.world.rank)
+                self._failure.__cause__ = error
             if not isinstance(error, NotInitializedError):
                 self._sets.abort(str(self._failure))  # others may wait for this rank
         failure = self._failure
