@@ -184,8 +184,13 @@ class BucketProgress:
     def reset(self) -> None:
         """Begin the next step: nothing is ready, nothing released."""
         self._passes_left = [self.passes] * len(self.layout.bucket_of)
-        self._missing = [len(bucket.slots) for bucket in self.layout.buckets]
         self._arrived: list[int] = []
+        self.move_to(self.layout)
+
+    def move_to(self, layout: BucketLayout) -> None:
+        """Go over to other buckets for the same gradients; none may have arrived."""
+        self.layout = layout
+        self._missing = [len(bucket.slots) for bucket in layout.buckets]
         self.num_released = 0
 
     @property
@@ -238,9 +243,9 @@ class BucketProgress:
         others = (gradient for gradient, bucket in enumerate(bucket_of) if bucket == NO_BUCKET)
         return tuple(g for g in (*placed, *others) if g not in arrived)
 
-    def order(self) -> tuple[int, ...]:
-        """Return all gradients: those that arrived in this order, then the others."""
-        return (*self._arrived, *self.absent())
+    def arrivals(self) -> tuple[int, ...]:
+        """Return the gradients that have arrived, in this order."""
+        return tuple(self._arrived)
 
 
 def _group(

@@ -2,7 +2,8 @@
 
 `GradScaler.unscale_` and `GradScaler.step` read ``param.grad`` before they call
 ``optimizer.step()``. Were those the gradients of one rank, ranks would see different infinities
-and disagree on whether to step. So both methods reduce first, if the optimizer is ours.
+and disagree on whether to step. So both methods reduce first, if the optimizer is ours; and where
+the optimizer steps on gradients of its own (Adasum), ranks agree on whether there are infinities.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def teach_grad_scaler(distributed: type) -> None:
     Parameters
     ----------
     distributed : type
-        Has ``_ensure_synchronized()`` and ``_end_step()``.
+        Has ``_ensure_synchronized()``, ``_agree_on(found_inf)`` and ``_end_step()``.
     """
     if hasattr(GradScaler.step, "_blinkrun"):
         return
@@ -27,9 +28,13 @@ def teach_grad_scaler(distributed: type) -> None:
 
     @functools.wraps(unscale)
     def unscale_(self: GradScaler, optimizer: Any) -> None:
-        if isinstance(optimizer, distributed) and self.is_enabled():
+        is_ours = isinstance(optimizer, distributed) and self.is_enabled()
+        if is_ours:
             optimizer._ensure_synchronized()
         unscale(self, optimizer)
+        if is_ours:
+            found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+            optimizer._agree_on(list(found.values()))
 
     @functools.wraps(step)
     def step_(self: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

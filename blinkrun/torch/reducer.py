@@ -1,11 +1,17 @@
-"""Gradients into arena buckets as backward makes them, buckets into allreduce as they fill."""
+"""Gradients into arena buckets as backward makes them, buckets into allreduce as they fill.
+
+Which gradients have a place in buckets is learned: the first step reduces each by itself, and what
+any rank had then is laid out in the order in which the first rank had it. A gradient that comes for
+the first time later is reduced by itself once and has a place from then on. Flags that are reduced
+along with the buckets tell all ranks what each of them had, so all take the same way.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,27 +22,36 @@ from blinkrun.engine.bucket import (
     GradientSpec,
     plan_buckets,
 )
-from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.torch.ops import DTYPES
+from blinkrun.engine.request import ADASUM
+from blinkrun.errors import BlinkrunError, GradientOrderError, InvalidBufferError, UsageError
+from blinkrun.torch.codec import Codec
+from blinkrun.torch.dtypes import DTYPES
+from blinkrun.torch.exchange import Exchange, wait_for_all
+from blinkrun.torch.memory import BucketMemory, grad_strides, is_alike
+from blinkrun.torch.sparse import sparse_allreduce_async
 from blinkrun.types import Op
+
+ABSENT, DENSE = 0, 1  # flags of a gradient; DENSE + n: sparse in its first n dimensions
 
 _owners: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
 
 
 class Reducer:
-    """The gradients of one set of parameters, reduced over all ranks once a step.
+    """The gradients of one set of parameters, reduced over the ranks of a process set once a step.
 
-    Every rank makes it with the same parameters in the same order. A gradient is copied once, into
-    its bucket; the allreduce runs there in place, and ``param.grad`` becomes a view of the bucket.
+    Every rank of the set makes it with the same parameters in the same order. A gradient is copied
+    once, into its bucket; the allreduce runs there in place, and ``param.grad`` becomes a view of
+    the bucket.
 
     Parameters
     ----------
-    world : Communicator
-        Who reduces.
+    exchange : Exchange
+        Who reduces, under which names.
     named : sequence of (str, torch.nn.Parameter)
         The parameters, with names for messages.
-    op : Op
-        `Op.AVERAGE` or `Op.SUM`.
+    op, scales : int, (float, float)
+        `Op.AVERAGE` or `Op.SUM`, or `ADASUM`, with which passes are counted and nothing is
+        reduced; factors before and after.
     passes : int
         Backward passes that make a gradient ready.
     bucket_bytes : int
@@ -44,48 +59,75 @@ class Reducer:
     direct_bytes : int or None
         Gradients of this size or larger are not copied; None copies all.
     overlap : bool
-        Whether a helper thread reduces a bucket while backward goes on; otherwise all buckets are
-        reduced in `finish`.
+        Whether the engine's helper thread reduces a bucket while backward goes on; otherwise all
+        buckets are reduced in `finish`.
+    groups : sequence of sequences of int
+        Parameters, by position, whose gradients are reduced together.
+    codec : Codec
+        How gradients travel.
+    sparse_as_dense : bool
+        Whether sparse gradients travel in buckets, instead of as indices and values.
+
+    Attributes
+    ----------
+    is_done : bool
+        Whether the gradients of this step hold their global values.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only but for the first two
         self,
-        world: Any,
+        exchange: Exchange,
         named: Sequence[tuple[str, torch.Tensor]],
         *,
         op: Op,
+        scales: tuple[float, float],
         passes: int,
         bucket_bytes: int,
         direct_bytes: int | None,
         overlap: bool,
+        groups: Sequence[Sequence[int]],
+        codec: Codec,
+        sparse_as_dense: bool,
     ) -> None:
-        self._world = world
-        self._op = op
+        self._exchange = exchange
+        self._reduction = {"op": op, "scales": scales}
         self._bucket_bytes = bucket_bytes
         self._direct_bytes = direct_bytes
-        self._overlap = overlap
+        self._alone = exchange.is_alone or op == ADASUM  # Adasum combines what step() makes
+        self._overlap = overlap and not self._alone
+        self._groups = groups
+        self._codec = codec
+        self._sparse_as_dense = sparse_as_dense
         self._names = [name for name, _ in named]
         self._params = [param for _, param in named]
-        self._specs = [GradientSpec(n, DTYPES[p.dtype], p.numel()) for n, p in named]
-        self._order_known = False
-        # Reversed: backward reaches the last layers first. The first step shows the real order.
-        layout = self._plan(range(len(named))[::-1])
-        self._progress = BucketProgress(layout, passes)
-        self._alone = world.size == 1
-        if not self._alone:
-            self._arena = torch.from_numpy(world.empty_bytes(layout.num_bytes))
-            self._lay_out(layout)
-        self._in_flight: dict[int, Any] = {}
-        _owners.update((id(param), self) for param in self._params)
-        self._hooks = [
-            param.register_post_accumulate_grad_hook(_Hook(self, i))
-            for i, param in enumerate(self._params)
+        self._dtypes = [codec.wire_dtype(name, param) for name, param in named]
+        self._specs = [
+            GradientSpec(name, DTYPES[dtype], param.numel())
+            for (name, param), dtype in zip(named, self._dtypes, strict=True)
         ]
+        self._planned = self._plan(range(len(named))[::-1])  # what the first step may change
+        self._progress = BucketProgress(self._planned, passes)
+        self.is_done = False
+        self.is_paused = False
+        self._in_flight: list[Any] = []
+        self._elsewhere: list[int] = []  # gradients of this step whose results lie apart from them
+        self._forms = [ABSENT] * len(named)  # what is known of each gradient, alike on all ranks
+        self._lay_out(self._plan(()))
+        _owners.update((id(param), self) for param in self._params)
+        self._joins = 0 if self._alone else exchange.joins
+        self._hooks: dict[int, Any] = {}
+        self._hook()
+
+    @property
+    def named(self) -> list[tuple[str, torch.Tensor]]:
+        """The parameters with their names."""
+        return list(zip(self._names, self._params, strict=True))
 
     @property
     def layout(self) -> BucketLayout:
-        """Where the gradients lie now."""
-        return self._progress.layout
+        """Where the gradients lie now; before the first step, where they are expected to lie."""
+        layout = self._progress.layout
+        return layout if layout.buckets else self._planned
 
     @property
     def began(self) -> bool:
@@ -93,139 +135,250 @@ class Reducer:
         return self._progress.began
 
     @property
-    def has_released(self) -> bool:
-        """Whether a bucket has been full since the last `finish`."""
-        return self._progress.num_released > 0
+    def has_ready(self) -> bool:
+        """Whether a gradient has been ready since the last `finish`."""
+        return self._progress.has_arrived
+
+    @property
+    def is_accumulating(self) -> bool:
+        """Whether more backward passes are to come before gradients are reduced."""
+        return self.is_paused or (self.began and not self.has_ready)
+
+    @property
+    def trained(self) -> list[int]:
+        """The positions of the parameters that were trained at the end of the last step."""
+        return sorted(self._hooks)
+
+    def set_passes(self, passes: int) -> None:
+        """Change how many backward passes make a gradient ready; between two steps."""
+        self._progress = BucketProgress(self._progress.layout, passes)
 
     def close(self) -> None:
         """Leave the parameters alone from now on."""
-        for hook, param in zip(self._hooks, self._params, strict=True):
+        for hook in self._hooks.values():
             hook.remove()
+        for param in self._params:
             _owners.pop(id(param), None)
 
     def forget(self) -> None:
-        """Drop what backward passes have counted so far; nothing may have been released."""
+        """Drop what backward passes have counted so far; nothing may have been ready."""
         self._progress.reset()
+        self.is_done = False
 
     def add(self, index: int) -> None:
         """Take in the gradient of parameter `index`, which a backward pass has just finished."""
+        if self.is_paused:
+            return
         try:
             is_ready = self._progress.count_pass(index)
-        except UsageError as err:
-            raise UsageError(f"parameter '{self._names[index]}': {err}") from None
-        if not is_ready:
-            return
-        grad = self._params[index].grad
-        if grad.layout != torch.strided:
-            raise InvalidBufferError(
-                f"parameter '{self._names[index]}' has a sparse gradient; only dense gradients are "
-                "reduced, make the layer with sparse=False"
-            )
-        if not self._alone:
-            self._take_in(index, grad)
-        self._release(self._progress.arrive(index))
+        except GradientOrderError as err:
+            raise GradientOrderError(f"parameter '{self._names[index]}': {err}") from None
+        if is_ready:
+            self._arrive(index)
+
+    def ensure_done(self) -> None:
+        """Reduce the gradients unless that has been done for this step."""
+        if not self.is_done or self._progress.began:
+            self.finish()
 
     def finish(self) -> None:
         """Reduce what is left and wait until every gradient holds its global value."""
         absent = self._progress.absent()
-        for index in absent:
+        try:
             if not self._alone:
-                self._take_in_absent(index)
-            self._release(self._progress.arrive(index))
-        if not self._alone:
-            self._reduce_and_wait()
-            self._hand_out(absent)
-            self._learn_order()
+                for index in absent:
+                    self._arrive(index)
+                self._reduce_and_wait()
+                self._hand_out(absent)
+        finally:
+            self._end_step()
+        self._hook()
+        self.is_done = True
+
+    def _end_step(self) -> None:
+        """Begin the next step; after an error too, whose gradients are lost."""
+        left, self._in_flight = self._in_flight, []
+        with contextlib.suppress(BlinkrunError):  # another error is on its way
+            wait_for_all(left)
+        self._elsewhere.clear()
         self._progress.reset()
+        if not self._alone:
+            self._memory.let_go()
+            self._memory.flags.copy_(self._usual_flags)
 
-    def _plan(self, order: Sequence[int]) -> BucketLayout:
-        return plan_buckets(self._specs, order, self._bucket_bytes, self._direct_bytes)
+    # ---- gradients into buckets ----------------------------------------------------------------
 
-    def _lay_out(self, layout: BucketLayout) -> None:
-        """Make the views of the arena that `layout` describes."""
-        self._arena.zero_()  # the gaps between slots are reduced too
-        begin = layout.flags_offset_bytes
-        self._flags = self._arena[begin : begin + len(self._params)].fill_(1)
-        self._views: list[torch.Tensor] = [self._arena] * len(self._params)
-        self._results: list[torch.Tensor] = []
-        for bucket in layout.buckets:
-            begin = bucket.offset_bytes
-            dtype = self._params[bucket.slots[0].gradient].dtype
-            result = self._arena[begin : begin + bucket.num_bytes].view(dtype)
-            self._results.append(result)
-            for slot in bucket.slots:
-                param = self._params[slot.gradient]
-                line = result[slot.start : slot.start + slot.num_elements]
-                self._views[slot.gradient] = line.as_strided(param.shape, grad_strides(param))
-        # What each bucket's collective reads: the bucket, or a gradient where backward has put it.
-        self._sources = list(self._results)
+    def _arrive(self, index: int) -> None:
+        """Make what this rank has of a gradient, perhaps nothing, part of the reduction."""
+        if not self._alone:
+            if not self._progress.has_arrived and self._joins != self._exchange.joins:
+                self._start_over()
+            grad = self._params[index].grad
+            if grad is not None:
+                self._check(index, grad)
+            form = _form_of(grad)
+            if form != self._forms[index]:
+                self._memory.flags[index] = form
+            if self._memory.views[index] is not None:
+                self._take_in(index, grad)
+        for bucket in self._progress.arrive(index):
+            if self._overlap:
+                self._in_flight.append(self._exchange.start(self._memory.call(bucket)))
 
-    def _take_in(self, index: int, grad: torch.Tensor) -> None:
-        """Make a gradient part of its bucket's collective, copying it if it is small."""
-        view = self._views[index]
-        bucket = self.layout.bucket_of[index]
-        if grad.data_ptr() == view.data_ptr():
-            self._sources[bucket] = self._results[bucket]
-        elif self.layout.buckets[bucket].is_direct and is_alike(grad, view):
-            self._sources[bucket] = grad.detach().as_strided((grad.numel(),), (1,))
-        else:
-            self._sources[bucket] = self._results[bucket]
+    def _take_in(self, index: int, grad: torch.Tensor | None) -> None:
+        """Make a gradient part of its bucket's reduction, copying it if it is small."""
+        view, bucket = self._memory.views[index], self._progress.layout.bucket_of[index]
+        if grad is not None and grad.layout == torch.strided and self._codec.keeps(grad, view):
+            if grad.data_ptr() == view.data_ptr():
+                self._memory.read_in_place(bucket)
+                return
+            if self._progress.layout.buckets[bucket].is_direct and is_alike(grad, view):
+                self._memory.read_elsewhere(bucket, grad)
+                self._elsewhere.append(index)
+                return
             view.copy_(grad.detach())
             self._params[index].grad = view
-
-    def _take_in_absent(self, index: int) -> None:
-        """Make zeros of a gradient that this rank does not have."""
-        grad = self._params[index].grad
-        if grad is not None:
-            self._take_in(index, grad)
+        elif grad is None:
+            view.zero_()
         else:
-            self._take_in(index, self._views[index].zero_())
-            self._flags[index] = 0
+            self._codec.put(index, _dense(grad), view)
+            self._elsewhere.append(index)
+        self._memory.read_in_place(bucket)
 
-    def _release(self, buckets: range) -> None:
-        """Begin to reduce buckets that are full, if a helper thread does it."""
-        if self._overlap and not self._alone:
-            for bucket in buckets:
-                self._in_flight[bucket] = self._world.allreduce_async(
-                    self._sources[bucket], self._op, self._results[bucket]
-                )
+    def _check(self, index: int, grad: torch.Tensor) -> None:
+        """Raise if a gradient cannot be reduced."""
+        if not grad.is_cpu or not grad.is_floating_point():
+            raise InvalidBufferError(
+                f"parameter '{self._names[index]}' has a gradient of {grad.dtype} on {grad.device} "
+                "by now; floating-point gradients on the CPU are reduced"
+            )
+        if grad.numel() != self._specs[index].num_elements:
+            raise UsageError(
+                f"parameter '{self._names[index]}' has a gradient of shape {tuple(grad.shape)}, "
+                f"but had {self._specs[index].num_elements} elements when DistributedOptimizer was "
+                "called; call it when the model has its final shape"
+            )
+
+    # ---- reductions ----------------------------------------------------------------------------
 
     def _reduce_and_wait(self) -> None:
-        for bucket, (source, result) in enumerate(zip(self._sources, self._results, strict=True)):
-            if self._overlap:
-                self._in_flight.pop(bucket).wait()
-            else:
-                self._world.allreduce(source, self._op, result)
-        self._world.allreduce(self._flags, Op.MAX, self._flags)
+        buckets = range(len(self._in_flight), len(self._progress.layout.buckets))
+        calls = [self._memory.call(bucket) for bucket in buckets]
+        started, self._in_flight = self._in_flight, []
+        self._exchange.run([*calls, self._memory.flags_call], started)
 
     def _hand_out(self, absent: Sequence[int]) -> None:
-        """Make parameters own the results that lie elsewhere than their gradients."""
-        for bucket in self.layout.buckets:
-            index = bucket.slots[0].gradient
-            if bucket.is_direct and self._params[index].grad is not None:
-                self._params[index].grad = self._views[index]
-        self._sources = list(self._results)  # lets go of the gradients that were read
-        for index in absent:
-            param = self._params[index]
-            if param.grad is None and self._flags[index].item():
-                param.grad = self._views[index]
-        if absent:
-            self._flags.fill_(1)
+        """Give parameters the results that lie elsewhere than their gradients."""
+        is_usual = torch.equal(self._memory.flags, self._usual_flags)
+        forms = self._forms if is_usual else self._memory.flags.tolist()
+        changed = [i for i, form in enumerate(forms) if form > self._forms[i]]
+        for index in changed:
+            self._forms[index] = forms[index]
+        for index in dict.fromkeys((*self._elsewhere, *absent, *changed)):
+            if forms[index] != ABSENT and self._memory.views[index] is not None:
+                self._give(index)
+        others = [i for i in self._outside if forms[i] != ABSENT]
+        self._reduce_sparse([i for i in others if not self._is_placed(i)])
+        if changed:
+            self._place(late=[i for i in others if self._is_placed(i)])
 
-    def _learn_order(self) -> None:
-        """After the first step, lay the buckets out in the order in which rank 0 filled them."""
-        if self._order_known:
+    def _give(self, index: int) -> None:
+        """Make what lies in its bucket the gradient of parameter `index`."""
+        param, view = self._params[index], self._memory.views[index]
+        if self._forms[index] == DENSE and self._codec.keeps(param, view):
+            param.grad = view
+        else:
+            self._set(index, view)
+
+    def _set(self, index: int, result: torch.Tensor) -> None:
+        """Give parameter `index` a gradient with the values of a `result` that is not its own."""
+        param, form = self._params[index], self._forms[index]
+        value = self._codec.take(index, result, param)
+        if form > DENSE:
+            param.grad = value.to_sparse(form - DENSE)
             return
-        self._order_known = True
-        layout = self._plan(self._world.broadcast_object(self._progress.order(), root=0))
-        if layout == self.layout:
+        if param.grad is None or param.grad.layout != torch.strided:
+            param.grad = torch.empty_strided(param.shape, grad_strides(param), dtype=param.dtype)
+        param.grad.copy_(value)
+
+    def _reduce_sparse(self, indices: Sequence[int]) -> None:
+        """Reduce the gradients that travel as indices and values, each by itself."""
+        pending = [
+            sparse_allreduce_async(
+                _sparse(self._params[index], self._forms[index] - DENSE),
+                name=f"{self._exchange.prefix}.sparse{index}",
+                op=self._reduction["op"],
+                process_set=self._exchange.process_set,
+            )
+            for index in indices
+        ]
+        for index, handle in zip(indices, pending, strict=True):
+            self._params[index].grad = handle().coalesce()
+
+    # ---- places --------------------------------------------------------------------------------
+
+    def _place(self, late: Sequence[int]) -> None:
+        """Reduce `late` gradients, which have no place yet, each by itself; lay out anew.
+
+        Buckets are filled in the order in which the first rank has had the gradients of this step.
+        """
+        results = {index: self._packed(index) for index in late}
+        calls = [
+            self._exchange.call(f"late{index}", result, result, **self._reduction)
+            for index, result in results.items()
+        ]
+        order = torch.zeros(len(self._params), dtype=torch.int64)
+        if self._exchange.is_first:
+            arrived = self._progress.arrivals()
+            order[list(arrived)] = torch.arange(1, len(arrived) + 1)
+        self._exchange.run([*calls, self._exchange.call("order", order, order, op=Op.SUM)])
+        for index, result in results.items():
+            self._set(index, result)
+        placed = [index for index in range(len(self._params)) if self._is_placed(index)]
+        self._lay_out(self._plan(_sorted(placed, order.tolist())))
+
+    def _packed(self, index: int) -> torch.Tensor:
+        """Return this rank's gradient as it travels, in memory of its own; zeros if it has none."""
+        param, grad = self._params[index], self._params[index].grad
+        packed = torch.zeros(param.shape, dtype=self._dtypes[index])
+        if grad is not None:
+            self._codec.put(index, _dense(grad), packed)
+        return packed
+
+    def _is_placed(self, index: int) -> bool:
+        """Whether a gradient has, or is to have, a place in a bucket."""
+        form = self._forms[index]
+        return form == DENSE or (form > DENSE and self._sparse_as_dense)
+
+    def _start_over(self) -> None:
+        """Forget all places: ranks that had joined have not seen how others came to theirs."""
+        self._joins = self._exchange.joins
+        self._forms = [ABSENT] * len(self._params)
+        self._lay_out(self._plan(()))
+
+    def _plan(self, order: Sequence[int]) -> BucketLayout:
+        return plan_buckets(
+            self._specs, order, self._bucket_bytes, self._direct_bytes, self._groups
+        )
+
+    def _lay_out(self, layout: BucketLayout) -> None:
+        """Go over to `layout`, in memory of its own: gradients may still lie in the old."""
+        self._progress.move_to(layout)
+        if self._alone:
             return
-        grads = [None if p.grad is None else p.grad.clone() for p in self._params]
-        self._lay_out(layout)
-        self._progress = BucketProgress(layout, self._progress.passes)
-        for param, view, grad in zip(self._params, self._views, grads, strict=True):
-            if grad is not None:
-                param.grad = view.copy_(grad)
+        self._memory = BucketMemory(
+            layout, self._params, self._dtypes, self._exchange, **self._reduction
+        )
+        self._usual_flags = torch.tensor(self._forms, dtype=torch.uint8)
+        self._outside = [i for i, view in enumerate(self._memory.views) if view is None]
+        self._memory.flags.copy_(self._usual_flags)
+
+    def _hook(self) -> None:
+        """Have all parameters call that are trained; some may have been frozen until now."""
+        for index, param in enumerate(self._params):
+            if index not in self._hooks and param.requires_grad:
+                hook = param.register_post_accumulate_grad_hook(_Hook(self, index))
+                self._hooks[index] = hook
 
 
 class _Hook:
@@ -253,21 +406,39 @@ def has_owner(param: torch.Tensor) -> bool:
     return id(param) in _owners
 
 
-def is_alike(grad: torch.Tensor, view: torch.Tensor) -> bool:
-    """Whether two tensors of one shape hold their elements in the same order, without gaps."""
-    return grad.dtype == view.dtype and grad.stride() == view.stride() and not grad.is_neg()
+def owners_of(params: Iterable[torch.Tensor]) -> list[Reducer]:
+    """Return the reducers that have taken some of `params`, in the order of those."""
+    found = (_owners.get(id(param)) for param in params)
+    return list(dict.fromkeys(reducer for reducer in found if reducer is not None))
 
 
-def grad_strides(param: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of the gradient of `param`: its own if they leave no gaps, else C order.
+def _form_of(grad: torch.Tensor | None) -> int:
+    if grad is None:
+        return ABSENT
+    return DENSE if grad.layout == torch.strided else DENSE + grad.sparse_dim()
 
-    >>> grad_strides(torch.empty(2, 3).t())
-    (1, 3)
-    >>> grad_strides(torch.empty(2, 4)[:, ::2])
-    (2, 1)
+
+def _dense(grad: torch.Tensor) -> torch.Tensor:
+    return grad.detach() if grad.layout == torch.strided else grad.detach().to_dense()
+
+
+def _sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+    """Return the gradient of `param` with `sparse_dim` sparse dimensions; without values if none.
+
+    >>> _sparse(torch.nn.Parameter(torch.ones(3, 2)), 1)._nnz()
+    0
     """
-    extents = sorted(zip(param.stride(), param.shape, strict=True))
-    dense = itertools.accumulate((size for _, size in extents), lambda a, b: a * b, initial=1)
-    if all(size == 1 or stride == want for (stride, size), want in zip(extents, dense)):  # noqa: B905
-        return tuple(param.stride())
-    return tuple(torch.empty(param.shape, device="meta").stride())
+    if param.grad is None:
+        indices = torch.empty(sparse_dim, 0, dtype=torch.int64)
+        values = torch.empty(0, *param.shape[sparse_dim:], dtype=param.dtype)
+        return torch.sparse_coo_tensor(indices, values, param.shape)
+    return param.grad if param.grad.is_sparse else param.grad.to_sparse(sparse_dim)
+
+
+def _sorted(indices: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Return `indices` by their place in `order`; those without one, 0, last, the highest first.
+
+    >>> _sorted([0, 1, 2, 3], [0, 2, 1, 0])
+    [2, 1, 3, 0]
+    """
+    return sorted(indices, key=lambda index: (order[index] == 0, order[index], -index))

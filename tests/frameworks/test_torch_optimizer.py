@@ -17,6 +17,7 @@ def check_same(reports, close=CLOSE):
         "trains_like_one_process_without_copying_gradients",
         "zero_grad_keeps_or_drops",
         "accumulation",
+        "clipping_without_a_call",
         "schedulers",
     ],
 )
@@ -29,7 +30,6 @@ def test_training_equals_one_process_in_each_variant(job, case):
     "case",
     [
         "clipping_with_skip_synchronize",
-        "clipping_without_skip_synchronize",
         "accumulation_in_one_pass_only",
         "accumulation_begun_again",
         "several_groups_and_a_late_one",
@@ -60,6 +60,14 @@ def test_sixteen_bit_gradients_are_reduced_in_their_own_type(job):
         assert all(report[dtype][0] for report in reports)
         assert max(report[dtype][1] for report in reports) < far
         assert len({report[dtype][2] for report in reports}) == 1
+
+
+def test_step_after_synchronize_warns_and_does_not_reduce_again(job):
+    reports = job.of("step_after_synchronize")
+    check_same(reports)
+    for report in reports:
+        (line,) = report["heard"]
+        assert "optimizer.step() called without optimizer.skip_synchronize()" in line
 
 
 def test_gradients_are_views_of_one_arena_that_stay_where_they_are(job):

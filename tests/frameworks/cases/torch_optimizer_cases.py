@@ -1,8 +1,10 @@
 """Training with N ranks, compared with one process on the joined batch: gradients and buckets."""
 
-from contextlib import contextmanager
+import warnings
+from contextlib import contextmanager, nullcontext
 
 import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_  # before blinkrun.torch, on purpose
 from torch_pairs import (
     ADAM,
     BATCH,
@@ -35,7 +37,8 @@ CASES = (
     "parameters_that_come_and_go",
     "ranks_without_backward",
     "clipping_with_skip_synchronize",
-    "clipping_without_skip_synchronize",
+    "clipping_without_a_call",
+    "step_after_synchronize",
     "accumulation",
     "accumulation_in_one_pass_only",
     "accumulation_begun_again",
@@ -177,7 +180,8 @@ def order_is_learned():
         for shared, own in zip(model.parameters(), local.parameters(), strict=True):
             average = blink.allreduce(own.grad)
             largest = max(largest, float((average - shared.grad).abs().max()))
-        ours.step()
+        with ours.skip_synchronize():
+            ours.step()
         local.load_state_dict(model.state_dict())
     layout = ours._blinkrun.reducer.layout
     biases = [slot.gradient // 2 for b in layout.buckets for slot in b.slots if slot.gradient % 2]
@@ -215,7 +219,8 @@ def missing(overlap, limit_bytes=1 << 30):
             for p in local.parameters()
         ]
         got = [p.grad for p in model.parameters()]
-        ours.step()
+        with ours.skip_synchronize():
+            ours.step()
     return {
         "none": [grad is None for grad in got],
         "distance": max(
@@ -253,34 +258,50 @@ def ranks_without_backward():
     return [bits(model), bits(model) != bits(mlp())]
 
 
-def clip_both(skip, op=blink.Average):
+def clip_both(clip, *, synchronize, op=blink.Average):
     alone, plain, shared, ours = pair(op=op)
     for step in range(4):
         inputs, targets = batch(step)
         plain.zero_grad()
         loss_of(alone, inputs, targets).backward()
-        torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+        clip(alone.parameters(), 0.1)
         plain.step()
         ours.zero_grad()
         loss = loss_of(shared, mine(inputs), mine(targets))
         (loss / blink.size() if op == blink.Sum else loss).backward()
-        ours.synchronize()
-        torch.nn.utils.clip_grad_norm_(shared.parameters(), 0.1)
-        if skip:
-            with ours.skip_synchronize():
-                ours.step()
-        else:
+        if synchronize:
+            ours.synchronize()
+        clip(shared.parameters(), 0.1)
+        with ours.skip_synchronize() if synchronize else nullcontext():
             ours.step()
     return report(alone, shared)
 
 
 def clipping_with_skip_synchronize():
-    return clip_both(skip=True)
+    return clip_both(torch.nn.utils.clip_grad_norm_, synchronize=True)
 
 
-def clipping_without_skip_synchronize():
-    """With Sum a second reduction would multiply the gradients by the number of ranks."""
-    return clip_both(skip=False, op=blink.Sum)
+def clipping_without_a_call():
+    """By names bound before blinkrun was there too. With Sum a second reduction would show."""
+    return [
+        clip_both(torch.nn.utils.clip_grad_norm_, synchronize=False, op=blink.Sum),
+        clip_both(clip_grad_norm_, synchronize=False),
+        clip_both(clip_grad_value_, synchronize=False),
+    ]
+
+
+def step_after_synchronize():
+    """Warns as Horovod does, and does not reduce again, which Sum would show."""
+    alone, plain, shared, ours = pair(op=blink.Sum)
+    inputs, targets = batch(0)
+    loss_of(alone, inputs, targets).backward()
+    plain.step()
+    (loss_of(shared, mine(inputs), mine(targets)) / blink.size()).backward()
+    ours.synchronize()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        ours.step()
+    return {**report(alone, shared), "heard": [str(warning.message) for warning in heard]}
 
 
 def accumulation():

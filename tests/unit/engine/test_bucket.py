@@ -90,7 +90,7 @@ def test_buckets_are_released_in_one_order_whatever_comes_first(case, data):
     released = [bucket for gradient in arrivals for bucket in progress.arrive(gradient)]
     assert released == list(range(len(progress.layout.buckets)))
     assert progress.absent() == ()
-    assert progress.order() == tuple(arrivals)
+    assert progress.arrivals() == tuple(arrivals)
 
 
 def test_a_bucket_waits_for_all_its_gradients_and_for_the_bucket_before():
@@ -173,6 +173,15 @@ def test_a_group_is_in_one_bucket_of_each_dtype_alone(case, data):
     assert placed == list(range(len(gradients)))
     last = [max(order.index(slot.gradient) for slot in bucket.slots) for bucket in layout.buckets]
     assert last == sorted(last)
+
+
+def test_other_buckets_keep_the_passes_that_were_counted():
+    progress = BucketProgress(plan_buckets(three(), [0, 1, 2], 1000), passes=2)
+    progress.count_pass(1)
+    progress.move_to(plan_buckets(three(), [1], 1000))
+    assert progress.count_pass(1) is True
+    assert progress.arrive(1) == range(1)
+    assert progress.absent() == (0, 2)
 
 
 @pytest.mark.parametrize("order", [[0, 1, 1], [0, 1, 3], [0, 1, 2, 2]])
