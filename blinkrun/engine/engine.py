@@ -6,6 +6,7 @@ set have submitted runs; `docs/engine.md` tells how a request travels.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -272,7 +273,8 @@ class Engine:
                 self._negotiator.leave()
                 self._driver.queued(sync=True)
         if self._failure is None:
-            self._driver.drain()
+            with contextlib.suppress(BlinkrunError):  # the job is over for another reason
+                self._driver.drain()
         self._driver.stop()
         self._fail_all(
             lambda handle: NotInitializedError(

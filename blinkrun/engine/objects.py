@@ -76,7 +76,17 @@ def allgather_object(
 
 
 def _pickled(item: Any) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+    try:
+        data = pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        try:  # takes functions and classes that have no module of their own, and is optional
+            import cloudpickle  # noqa: PLC0415
+        except ImportError:
+            cloudpickle = None
+        if cloudpickle is None:
+            raise
+        data = cloudpickle.dumps(item)
+    return np.frombuffer(data, np.uint8)
 
 
 def _allgather(

@@ -88,9 +88,7 @@ class Watch:
         """
         self._find_dead()
         pending = self._negotiator.pending()
-        for one in self._stall.conflicts(now_s, pending):
-            if one.have[:1] == (self._rank,):
-                self._negotiator.fail(one.request.process_set, one.request.name, one.conflict)
+        self._end_conflicts(self._stall.conflicts(now_s, pending))
         mine = [one for one in pending if self._rank in one.have]
         reports = self._stall.look(now_s, mine)
         self._conclude(now_s, {one.number for one in mine})
@@ -116,6 +114,17 @@ class Watch:
             if rank not in self._negotiator.left and rank not in self._dead:
                 self._dead.add(rank)
                 self._negotiator.leave(rank)
+
+    def _end_conflicts(self, torn: Sequence[Pending]) -> None:
+        """Fail requests of one name whose sets wait for each other, all of them at once.
+
+        One rank does: were each set's requests failed by a rank of its own, a rank could call
+        again and make ready what others have yet to hear about.
+        """
+        for one in torn:
+            alike = [other for other in torn if other.request.name == one.request.name]
+            if self._rank == min(rank for other in alike for rank in other.have):
+                self._negotiator.fail(one.request.process_set, one.request.name, one.conflict)
 
     def _speaks_about(self, pending: Pending) -> bool:
         return pending.have[0] == self._rank
