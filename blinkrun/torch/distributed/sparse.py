@@ -46,7 +46,8 @@ def allreduce_sparse(calls: Calls, tensor: torch.Tensor, how: Reduction) -> None
     ).coalesce()
     if how.kind == Kind.AVG:
         total = total / calls.size
-    tensor.detach().copy_(total)
+    with torch.no_grad():  # not of a detached tensor: that one would get the new entries alone
+        tensor.copy_(total)
 
 
 def _check_shapes(calls: Calls, shape: torch.Tensor) -> None:

@@ -13,6 +13,8 @@ from torch.distributed import Work
 
 from blinkrun.errors import CollectiveTimeoutError
 
+IDLE_S = 10.0  # after which a helper thread with nothing to do ends
+
 
 class DoneWork(Work):
     """A call that is through already."""
@@ -217,9 +219,25 @@ class Lane:
                 thread.join(timeout_s)
 
     def _serve(self) -> None:
-        while (work := self._jobs.get()) is not None:
+        while True:
+            try:
+                work = self._jobs.get(timeout=IDLE_S)
+            except queue.Empty:
+                if self._is_over():
+                    return
+                continue
+            if work is None:
+                return
             with self._turn:
                 work.carry_out()
             with self._count:
                 self._behind -= 1
             del work  # its tensors are the caller's
+
+    def _is_over(self) -> bool:
+        """End this thread's service if nothing is left to do; the next call starts another."""
+        with self._count:
+            if self._behind:
+                return False
+            self._thread = None
+            return True
