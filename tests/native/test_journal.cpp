@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
@@ -148,6 +149,70 @@ void test_sleep() {
   }
 }
 
+// A post wakes who waits at once: not when it would have looked anyway.
+void test_wait_is_woken() {
+  Host host(2);
+  auto& asleep = control_of(host).ranks[1].journal.asleep;
+  uint64_t best = kLong;
+  for (int i = 0; i < 20; ++i) {
+    uint64_t over = 0;
+    std::thread waiting([&] {
+      CHECK(host.groups[1]->journal().wait(kLong, kSleepy));
+      over = now_ns();
+    });
+    until([&] { return asleep.load() == 1; });
+    const uint64_t start = now_ns();
+    post(*host.groups[0], "x");
+    waiting.join();
+    best = std::min(best, over - start);
+    CHECK(host.groups[1]->journal().read().size() == 1);
+  }
+  CHECK(best < Waiter::kLook / 2);
+}
+
+// A sleeper makes room before anybody waits for it: not when it would have looked anyway.
+void test_a_full_ring_wakes_sleepers() {
+  Host host(2);
+  auto& asleep = control_of(host).ranks[1].alarm.asleep;
+  uint64_t best = kLong;
+  for (int i = 0; i < 3; ++i) {
+    uint64_t over = 0;
+    std::thread sleeper([&] {
+      CHECK(host.groups[1]->journal().sleep(kLong, kSleepy));
+      over = now_ns();
+    });
+    until([&] { return asleep.load() == 1; });
+    const uint64_t start = now_ns();
+    for (int part = 0; part < 7; ++part) post(*host.groups[0], std::string(kJournalBytes / 10, 'x'));
+    sleeper.join();
+    best = std::min(best, over - start);
+    CHECK(host.groups[1]->journal().read().size() == 7);
+    host.groups[0]->journal().read();
+  }
+  CHECK(best < 500 * kMs);
+}
+
+// What a signal broke off is no message, and nothing of it gets into the next one.
+void test_an_interrupted_post_is_nothing() {
+  Host host(2);
+  const Caller interrupted{[] {}, [] { throw 1; }, true};
+  const std::string large(2 * kJournalBytes, 'x');
+  bool thrown = false;
+  try {
+    host.groups[0]->journal().post(large.data(), large.size(), false, interrupted);
+  } catch (int) {
+    thrown = true;
+  }
+  CHECK(thrown);
+  std::thread next([&] { post(*host.groups[0], large); });
+  CHECK(host.groups[1]->journal().wait(kLong, kCaller));
+  next.join();
+  for (auto& group : host.groups) {
+    const std::vector<Message> messages = group->journal().read();
+    CHECK(messages.size() == 1 && messages[0].text == large);
+  }
+}
+
 template <class Wait> std::thread expect(Failure::Kind kind, std::atomic<int>& told, Wait wait) {
   return std::thread([&told, kind, wait] {
     try {
@@ -268,6 +333,9 @@ void test_journal() {
   for (uint32_t size : {1, 2, 3, 5}) test_order(size);
   test_busy_readers();
   test_sleep();
+  test_wait_is_woken();
+  test_a_full_ring_wakes_sleepers();
+  test_an_interrupted_post_is_nothing();
   test_abort_ends_waits();
   test_a_rank_that_never_reads_is_named();
   test_leaving();
