@@ -188,13 +188,16 @@ class Engine:
     def next_name(self, kind_label: str, process_set: int = WORLD) -> str:
         """Return a name for a call without one, such as ``allreduce.noname.0.1``.
 
-        Numbered for each kind and process set, so that ranks agree whatever else they call.
+        Numbered for each kind and process set, so that ranks agree whatever else they call, and
+        anew when all ranks of the set have joined: until then some make calls that others do not.
         """
         key = (kind_label, process_set)
         with self._mutex:
             number = self._counters.get(key, 0) + 1
             self._counters[key] = number
-        return f"{kind_label}.noname.{process_set}.{number}"
+            joins = self.joins[process_set]
+        since = f".join{joins}" if joins else ""
+        return f"{kind_label}.noname.{process_set}{since}.{number}"
 
     def barrier(self, process_set: int = WORLD, name: str | None = None, where: str = "") -> None:
         """Return when all ranks of the set have called it."""
@@ -312,7 +315,10 @@ class Engine:
             elif isinstance(event, Failed):
                 self._fail(event)
             elif isinstance(event, Joined):
-                self.joins[event.process_set] += 1
+                with self._mutex:
+                    self.joins[event.process_set] += 1
+                    for key in [key for key in self._counters if key[1] == event.process_set]:
+                        del self._counters[key]
                 handle = self._handles.get((event.process_set, JOIN))
                 if handle is not None:
                     handle.number = event.last_rank
