@@ -68,7 +68,7 @@ class Allreduce(torch.autograd.Function):
         )
         if call.op not in _LINEAR:
             ctx.save_for_backward(*tensors, *results)
-        return tuple(results)
+        return _in_graph(ctx, results)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -135,7 +135,9 @@ class Allgather(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.call = call
         ctx.shapes = [tensor.shape for tensor in tensors]
-        return tuple(wait_for_group(call, [piece_to_move(tensor, call) for tensor in tensors]))
+        return _in_graph(
+            ctx, wait_for_group(call, [piece_to_move(tensor, call) for tensor in tensors])
+        )
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -211,8 +213,8 @@ class Reducescatter(torch.autograd.Function):
                 "tensor.detach()"
             )
         ctx.call = call
-        return tuple(
-            wait_for_group(call, [piece_to_reducescatter(tensor, call) for tensor in tensors])
+        return _in_graph(
+            ctx, wait_for_group(call, [piece_to_reducescatter(tensor, call) for tensor in tensors])
         )
 
     @staticmethod
@@ -223,6 +225,15 @@ class Reducescatter(torch.autograd.Function):
             factor *= call.process_set.size()
         back = _of_backward(call)._replace(kind=Kind.ALLGATHER, op=Op.SUM, scales=NO_SCALES)
         return (None, *Allgather.apply(back, *[grad * factor for grad in grads]))
+
+
+def _in_graph(ctx: Any, results: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return the results; those of inputs that require no gradient are to have none either."""
+    wanted = ctx.needs_input_grad[1:]
+    ctx.mark_non_differentiable(
+        *[result for result, is_wanted in zip(results, wanted, strict=True) if not is_wanted]
+    )
+    return tuple(results)
 
 
 def _of_backward(call: Call) -> Call:

@@ -67,10 +67,6 @@ class Wire:
     device: str = CPU
     op: int | None = None
 
-    def shape(self, shape: torch.Size) -> tuple[int, ...]:
-        """Return the shape that a tensor of `shape` has as the core sees it."""
-        return tuple(shape) if self.per == 1 else (*shape, self.per)
-
 
 NATIVE = {dtype: Wire(wire) for dtype, wire in DTYPES.items()}
 

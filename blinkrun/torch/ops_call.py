@@ -137,7 +137,7 @@ def next_name(call: Call) -> str:
 
 def _request(call: Call, pieces: list[Piece]) -> Request:
     name = call.name
-    if name is None:
+    if not name:  # an empty one as well
         return _new_request(call, pieces, next_name(call), caller())
     frame = _frame()
     key = (
@@ -205,8 +205,8 @@ def piece_to_reduce(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piec
     """Return a tensor that is reduced into a new one of its shape, or into itself."""
     wire = _wire_to_reduce(tensor, call)
     if wire.wide is None:
-        return _piece_of_its_shape(tensor, wire, call, in_place=in_place)
-    work = to_wide(_dense(tensor, call), wire, call.op)
+        return _piece_of_its_shape(tensor, wire, in_place=in_place)
+    work = to_wide(tensor.detach(), wire, call.op)
     source = _view(work, wire)
     back = _back(tensor, call)
     return Piece(
@@ -223,31 +223,31 @@ def piece_to_reducescatter(tensor: torch.Tensor, call: Call) -> Piece:
     if tensor.dim() == 0:
         raise UsageError(f"{call.called}: a scalar has no rows to scatter; give it a dimension")
     if wire.wide is None:
-        work, finish = _packed(tensor, call), None
+        work, finish = _packed(tensor), None
     else:
-        work, finish = to_wide(_dense(tensor, call), wire, call.op), _back(tensor, call)
+        work, finish = to_wide(tensor.detach(), wire, call.op), _back(tensor, call)
     return Piece(Part(_view(work, wire), None, _maker(work.dtype, wire)), wire, None, finish)
 
 
 def piece_to_broadcast(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piece:
     """Return a tensor that takes the root's values, or whose likeness in a new one does."""
     wire = moved(_checked(tensor, call).dtype)
-    return _piece_of_its_shape(tensor, wire, call, in_place=in_place)
+    return _piece_of_its_shape(tensor, wire, in_place=in_place)
 
 
 def piece_to_move(tensor: torch.Tensor, call: Call) -> Piece:
     """Return a tensor whose rows go to other ranks; a scalar counts as one row."""
     wire = moved(_checked(tensor, call).dtype)
-    work = _packed(tensor, call)
+    work = _packed(tensor)
     work = work.detach().view(1) if work.dim() == 0 else work
     return Piece(Part(_view(work, wire), None, _maker(work.dtype, wire)), wire)
 
 
-def _piece_of_its_shape(tensor: torch.Tensor, wire: Wire, call: Call, *, in_place: bool) -> Piece:
-    work = _packed(tensor, call)
+def _piece_of_its_shape(tensor: torch.Tensor, wire: Wire, *, in_place: bool) -> Piece:
+    work = _packed(tensor)
     source = _view(work, wire)
     if not in_place:
-        result = torch.empty_like(work, requires_grad=False)
+        result = torch.empty_like(work)
         return Piece(Part(source, _view(result, wire)), wire, result)
     finish = None if work is tensor else partial(_write_back, tensor=tensor)
     return Piece(Part(source, source), wire, work, finish)
@@ -270,13 +270,8 @@ def _checked(tensor: Any, call: Call) -> torch.Tensor:
     return tensor
 
 
-def _dense(tensor: Any, call: Call) -> torch.Tensor:
-    return _checked(tensor, call).detach()
-
-
-def _packed(tensor: torch.Tensor, call: Call) -> torch.Tensor:
+def _packed(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` itself if its memory is its values in order, else a copy that is so."""
-    _checked(tensor, call)
     if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
         return tensor
     return tensor.detach().contiguous().resolve_conj().resolve_neg()
@@ -301,14 +296,10 @@ _FLOAT32 = NATIVE[torch.float32]
 
 
 def _view(tensor: torch.Tensor, wire: Wire) -> View:
-    return View(
-        tensor.data_ptr(),
-        tensor.numel() * wire.per,
-        wire.shape(tensor.shape),
-        wire.dtype,
-        True,
-        tensor,
-    )
+    shape, count = tuple(tensor.shape), tensor.numel()
+    if wire.per > 1:
+        shape, count = (*shape, wire.per), count * wire.per
+    return View(tensor.data_ptr(), count, shape, wire.dtype, True, tensor)
 
 
 @cache

@@ -69,7 +69,8 @@ def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
         `Compression.fp16` or `.bf16` to halve what travels.
     op : optional
         `Average` (default), `Sum`, `Min`, `Max`, `Product` or `Adasum`. Averages are true
-        divisions; of integers they are rounded toward zero, after a sum that wraps around.
+        divisions, of integers rounded toward zero. Sums and products of integers wrap around in
+        their own width; averages do so in 64 bits only.
     prescale_factor, postscale_factor : float
         Multiply before and after the reduction.
     process_set : ProcessSet
