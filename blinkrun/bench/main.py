@@ -40,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return emulate(words)
     blinkrun.init()
     world = blinkrun.world()
-    if "--training" in words:
-        return _train([word for word in words if word != "--training"], world)
+    for flag in ("--training", "--engine"):
+        if flag in words:
+            return _on_torch(flag, [word for word in words if word != flag], world)
     try:
         options = parse(words, world.size)
     except UsageError as err:
@@ -55,13 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         close_peers(peers)
 
 
-def _train(argv: Sequence[str], control: Control) -> int:
+def _on_torch(flag: str, argv: Sequence[str], control: Control) -> int:
     if importlib.util.find_spec("torch") is None:
-        message = "bench: --training needs torch: pip install 'blinkrun[torch]'"
+        message = f"bench: {flag} needs torch: pip install 'blinkrun[torch]'"
         return _say_once(control, log.say, message, code=2)
-    from blinkrun.bench.training import training_main  # noqa: PLC0415  (torch is an extra)
+    from blinkrun.bench.named import named_main  # noqa: PLC0415  (torch is an extra)
+    from blinkrun.bench.training import training_main  # noqa: PLC0415
 
-    code = training_main(argv)
+    code = training_main(argv) if flag == "--training" else named_main(argv)
     return code if control.rank == 0 else 0
 
 

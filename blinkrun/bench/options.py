@@ -95,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--against", default="", metavar="PEERS", help=f"peers: {', '.join(PEERS)}")
     add(EMULATE, metavar="MACHINE", help="a machine that is not here; --emulate MACHINE --help")
     add("--training", action="store_true", help="measure training instead; --training --help")
+    add("--engine", action="store_true", help="measure named torch allreduces; --engine --help")
     add("--memory", action="store_true", help="compare with the machine's read+write rate")
     add("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     add("--plot", type=Path, metavar="FILE.png", help="draw algbw over size (needs matplotlib)")
@@ -150,14 +151,15 @@ def check(argv: Sequence[str], num_ranks: int | None) -> str | Prepared | None:
     Raises
     ------
     UsageError
-        As `parse`. The options of ``--training`` are left to the ranks, which load torch.
+        As `parse`. Options of ``--training`` and ``--engine`` are left to the ranks, which load
+        torch.
     """
     try:
         if is_emulated(argv):
             from blinkrun.bench.emulate import prepare  # noqa: PLC0415 - loads the planner
 
             return prepare(argv, num_ranks)
-        if "--training" in argv or num_ranks is None:
+        if {"--training", "--engine"} & {*argv} or num_ranks is None:
             return None
         return make_parser().format_help() if parse(argv, num_ranks) is None else None
     except ReportError:

@@ -101,13 +101,9 @@ class Gloo:
         self._control = control
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks of a bench share a host
         folder = tempfile.mkdtemp(prefix="blinkrun-gloo-") if control.rank == 0 else ""
-        meeting = Path(control.broadcast_object(folder)) / "store"
-        store = dist.FileStore(str(meeting), control.size)
+        self._meeting = Path(control.broadcast_object(folder)) / "store"  # later groups meet there
+        store = dist.FileStore(str(self._meeting), control.size)
         dist.init_process_group("gloo", store=store, rank=control.rank, world_size=control.size)
-        control.barrier()
-        if control.rank == 0:
-            meeting.unlink(missing_ok=True)
-            meeting.parent.rmdir()
 
     def refuses(self, work: Work) -> str | None:
         """Refuse what gloo does not implement."""
@@ -148,6 +144,10 @@ class Gloo:
         """Leave the group; gloo ends in a crash where one rank leaves without it."""
         self._control.barrier()
         self._dist.destroy_process_group()
+        self._control.barrier()
+        if self._control.rank == 0:
+            self._meeting.unlink(missing_ok=True)
+            self._meeting.parent.rmdir()
 
 
 def _as_tensor(array: Array, dtype: DType) -> Any:

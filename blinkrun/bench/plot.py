@@ -8,8 +8,14 @@ from typing import Any
 
 from blinkrun.units import format_size
 
-COLORS = {"blinkrun": "#1f5fbf", "mpi": "#c2571a", "gloo": "#4d8f4d", "ring": "#b03030"}
-MARKERS = {"blinkrun": "o", "mpi": "s", "gloo": "^", "ring": "D"}
+COLORS = {
+    "blinkrun": "#1f5fbf",
+    "mpi": "#c2571a",
+    "gloo": "#4d8f4d",
+    "ring": "#b03030",
+    "horovod": "#7a4fa3",
+}
+MARKERS = {"blinkrun": "o", "mpi": "s", "gloo": "^", "ring": "D", "horovod": "v"}
 
 
 def draw(result: Mapping[str, Any], path: Path, note: str = "") -> None:

@@ -1,8 +1,8 @@
 """Makes the reports of docs/benchmarks: ``python -m blinkrun.bench.report FOLDER``.
 
 Every run is the command that a person would type, launched several times; a report holds the
-command, what the first launch printed, the ratios over all launches, and the machine. There is one
-report on collectives and one on training.
+command, what the first launch printed, the ratios over all launches, and the machine. There is a
+report on collectives, one on training and one on the engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blinkrun import log
+from blinkrun.bench.engine_goals import engine_goal_lines
 from blinkrun.bench.goals import goal_lines, ratios, training_goal_lines
 from blinkrun.bench.plot import draw
 from blinkrun.bench.runs import (
@@ -25,6 +26,7 @@ from blinkrun.bench.runs import (
     Run,
     carry_out,
     collective_runs,
+    engine_runs,
     shorten,
     training_runs,
 )
@@ -89,6 +91,20 @@ def training_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     ]
 
 
+def engine_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
+    """Return the report on named requests in Markdown, without its head."""
+    launches = {outcome.run.name: outcome.launches for outcome in outcomes}
+    return [
+        "Allreduce of torch tensors in ordinary memory, in place, as a script calls it. blinkrun's"
+        " and Horovod's are named and negotiated, gloo's are not. All take turns in the same run.",
+        "",
+        "## Goals",
+        "",
+        *engine_goal_lines(launches),
+        *_sections(outcomes, stem),
+    ]
+
+
 def _sections(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     """Return command, picture and table of every run."""
     lines = []
@@ -121,6 +137,7 @@ def picture_name(stem: str, run: Run) -> str:
 REPORTS = {
     "collectives": (collective_runs, collectives_report),
     "training": (training_runs, training_report),
+    "engine": (engine_runs, engine_report),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -44,7 +45,25 @@ class Outcome:
 
 def training_runs() -> list[Run]:
     """Return the runs of the report on training."""
-    return [Run(f"{ranks} ranks training", ranks, ("--training",)) for ranks in (2, 4)]
+    ways = ("ddp", "ddp-blink", "flat", "single", *_horovod())
+    two = ("--models", "mlp25,cnn1")
+    runs = [Run("1 ranks training", 1, ("--training", *two, "--against", "single"))]
+    for ranks in (2, 4, 8):
+        models = two if ranks == 8 else ()
+        words = ("--training", *models, "--against", ",".join(ways))
+        runs.append(Run(f"{ranks} ranks training", ranks, words))
+    return runs
+
+
+def engine_runs() -> list[Run]:
+    """Return the runs of the report on the engine."""
+    words = ("--engine", "--against", ",".join(("gloo", *_horovod())))
+    return [Run(f"{ranks} ranks engine", ranks, words, is_drawn=True) for ranks in (2, 4)]
+
+
+def _horovod() -> tuple[str, ...]:
+    """Return the peer, which does not build everywhere, where it is installed."""
+    return ("horovod",) if importlib.util.find_spec("horovod") is not None else ()
 
 
 def collective_runs() -> list[Run]:

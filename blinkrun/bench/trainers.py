@@ -1,4 +1,4 @@
-"""One training step each way: ours, DDP over gloo, one flat MPI allreduce, one process alone."""
+"""One training step each way: ours, DDP, Horovod, one flat MPI allreduce, one process alone."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ class Ours(Trainer):
         tick()
         self.ours.synchronize()
         tick()
-        self.ours.step()
+        with self.ours.skip_synchronize():
+            self.ours.step()
         tick()
         spans = (end - begin for begin, end in itertools.pairwise(ticks))
         return dict(zip(PHASES, spans, strict=True))
@@ -105,6 +106,30 @@ class Ddp(Trainer):
     def __init__(self, name: str, model: str, *, batch: int, rank: int) -> None:
         super().__init__(name, model, batch=batch, rank=rank)
         self.model = nn.parallel.DistributedDataParallel(self.model)
+
+
+class DdpBlink(Trainer):
+    """The same over backend ``blink``, whose group stands beside the default one."""
+
+    def __init__(self, name: str, model: str, *, batch: int, rank: int) -> None:
+        import blinkrun.torch.distributed  # noqa: F401, PLC0415  (registers it)
+
+        super().__init__(name, model, batch=batch, rank=rank)
+        group = torch.distributed.new_group(backend="blink")
+        self.model = nn.parallel.DistributedDataParallel(self.model, process_group=group)
+
+
+class Horovod(Trainer):
+    """Horovod's DistributedOptimizer, where Horovod is installed."""
+
+    def __init__(self, name: str, model: str, *, batch: int, rank: int) -> None:
+        import horovod.torch as hvd  # noqa: PLC0415  (a peer)
+
+        super().__init__(name, model, batch=batch, rank=rank)
+        hvd.init()
+        self.optimizer = hvd.DistributedOptimizer(
+            self.optimizer, named_parameters=self.model.named_parameters()
+        )
 
 
 class Flat(Trainer):

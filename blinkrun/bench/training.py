@@ -7,6 +7,7 @@ the median over rounds of the slowest rank.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -20,7 +21,13 @@ from blinkrun import log
 from blinkrun.bench.libraries import Control
 from blinkrun.errors import UsageError
 
-WAYS = {"ddp": "DDP over gloo", "flat": "one flat MPI allreduce", "single": "one process alone"}
+WAYS = {
+    "ddp": "DDP over gloo",
+    "ddp-blink": "DDP over blink",
+    "flat": "one flat MPI allreduce",
+    "single": "one process alone",
+}
+HOROVOD = {"horovod": "Horovod"}  # measured where it is installed and asked for
 MODEL_NAMES = ("mlp25", "cnn1", "cnn27")
 BLOCK_S = 0.5
 
@@ -64,7 +71,12 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-h", "--help", action="store_true", help="show this and exit")
     add("--models", default=",".join(MODEL_NAMES), metavar="NAMES", help="default: all")
-    add("--against", default=",".join(WAYS), metavar="NAMES", help=f"of {', '.join(WAYS)}; or none")
+    add(
+        "--against",
+        default=",".join(WAYS),
+        metavar="NAMES",
+        help=f"{', '.join(WAYS)}, horovod; none",
+    )
     add("--batch", default=32, type=int, metavar="N", help="images a rank and step (default 32)")
     add("--rounds", default=7, type=int, metavar="N", help="turns of each way (default 7)")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
@@ -88,9 +100,11 @@ def parse(argv: Sequence[str]) -> Options | None:
     if args.json is not None and not args.json.resolve().parent.is_dir():
         raise UsageError(f"--json {args.json}: there is no such folder")
     against = "" if args.against == "none" else args.against
+    if "horovod" in against.split(",") and importlib.util.find_spec("horovod") is None:
+        raise UsageError("--against horovod: it is not installed here")
     return Options(
         models=_some_of("--models", args.models, MODEL_NAMES),
-        against=_some_of("--against", against, tuple(WAYS)),
+        against=_some_of("--against", against, (*WAYS, *HOROVOD)),
         batch=args.batch,
         rounds=args.rounds,
         json=args.json,
@@ -111,8 +125,9 @@ def training_main(argv: Sequence[str]) -> int:
     Rank 0 prints to stdout. Returns the exit code: 0, or 2 if `argv` cannot be carried out.
     """
     import blinkrun  # noqa: PLC0415  (starts MPI: not before it is needed)
+    import blinkrun.torch  # noqa: PLC0415  (imports torch)
 
-    blinkrun.init()
+    blinkrun.torch.init()
     world = blinkrun.world()
     try:
         options = parse(argv)
@@ -132,7 +147,7 @@ def training_main(argv: Sequence[str]) -> int:
 def _run(options: Options, world: Any) -> int:
     from blinkrun.bench.peers import close_peers, make_peers  # noqa: PLC0415  (imports torch)
 
-    peers = make_peers(["gloo"] if "ddp" in options.against else [], world)
+    peers = make_peers(["gloo"] if {"ddp", "ddp-blink"} & {*options.against} else [], world)
     try:
         results = {}
         _show(world, _heading(options, world))
@@ -173,10 +188,12 @@ def measure(model: str, options: Options, world: Any) -> dict[str, Any]:
     }
     makers: dict[str, Callable[[str], t.Trainer]] = {
         "ddp": lambda name: t.Ddp(name, model, **given),
+        "ddp-blink": lambda name: t.DdpBlink(name, model, **given),
+        "horovod": lambda name: t.Horovod(name, model, **given),
         "flat": lambda name: t.Flat(name, model, num_ranks=world.size, **given),
         "single": lambda name: t.Single(name, model, **given),
     }
-    everyone = [*ours.values(), *(makers[name](WAYS[name]) for name in options.against)]
+    everyone = [*ours.values(), *(makers[n]({**WAYS, **HOROVOD}[n]) for n in options.against)]
     rates = _rates(everyone, options, world)
     return {
         "gradient_bytes": num_bytes(ours["off"].model),

@@ -3,6 +3,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
+from blinkrun.bench import named
 from blinkrun.bench.models import MODELS, num_bytes, random_batch
 from blinkrun.bench.training import WAYS, parse, table
 from blinkrun.errors import UsageError
@@ -42,7 +43,8 @@ def test_wrong_usage_is_one_line_from_one_rank(run_ranks):
     [
         (["--batch=0"], "--batch is 0, need at least 1"),
         (["--rounds=x"], "invalid int value: 'x'"),
-        (["--against=mpi"], "--against mpi: choose of ddp, flat, single"),
+        (["--against=mpi"], "--against mpi: choose of ddp, ddp-blink, flat, single, horovod"),
+        (["--against=horovod"], "horovod: it is not installed here"),
         (["--json=/no/such/folder/x.json"], "there is no such folder"),
         (["--epochs=3"], "unrecognized arguments"),
     ],
@@ -50,6 +52,34 @@ def test_wrong_usage_is_one_line_from_one_rank(run_ranks):
 def test_options_are_checked(words, line):
     with pytest.raises(UsageError, match=line):
         parse(words)
+
+
+def test_named_allreduces_are_measured_beside_gloo(run_ranks, tmp_path):
+    path = tmp_path / "engine.json"
+    words = ["--sizes=4,16K", "--burst=20", "--rounds=1", "--against=gloo"]
+    (code, text, result), (other_code, other_text, _) = run_ranks(
+        "torch_bench_cases:engine", 2, words=words, json_name=str(path)
+    )
+    assert (code, other_code, other_text) == (0, 0, "")
+    assert [row["size_bytes"] for row in result["rows"]] == [4, 16384]
+    assert all(row["wrong"] == 0 and row["peers"]["gloo"]["time_us"] > 0 for row in result["rows"])
+    assert set(result["burst"]["seconds"]) == {"blinkrun", "gloo"}
+    assert text.splitlines()[-2].startswith("# 20 tensors of 256 B at once: blinkrun ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--sizes=6"], "size 6 is no multiple of 4 bytes"),
+        (["--burst=-1"], "--burst needs at least 0"),
+        (["--against=mpi"], "--against mpi: choose of gloo, horovod, or none"),
+        (["--against=horovod"], "horovod: it is not installed here"),
+        (["--json=/no/such/folder/x.json"], "there is no folder"),
+    ],
+)
+def test_options_of_the_engine_benchmark_are_checked(words, line):
+    with pytest.raises(UsageError, match=line):
+        named.parse(words)
 
 
 def test_none_is_against_nobody_and_help_is_no_run():

@@ -1,6 +1,8 @@
 import pytest
 
 from blinkrun.bench import report, runs
+from blinkrun.bench.engine_goals import engine_goal_lines
+from blinkrun.bench.goals import training_goal_lines
 from blinkrun.bench.options import parse
 from blinkrun.errors import LaunchError
 
@@ -61,15 +63,58 @@ def test_the_report_on_training_judges_what_blinkrun_chooses():
         "auto": "ours",
         "samples_per_s": rates(ours=2000.0)
         | {"DDP over gloo": {"median": 1000.0}, "one process alone": {"median": 1100.0}}
-        | {"one flat MPI allreduce": {"median": 1600.0}},
+        | {"one flat MPI allreduce": {"median": 1600.0}, "DDP over blink": {"median": 1490.0}},
     }
     result = {"models": {"mlp25": model, "cnn1": model}}
-    run = runs.training_runs()[0]
+    run = runs.Run("2 ranks training", 2, ("--training",))
     outcome = runs.Outcome(run, "blinkrun -np 2 bench --training", "# table", (result,))
     lines = report.training_report([outcome], "stem")
-    assert "| mlp25: >= 1.4x DDP over gloo | 2.00 | yes |" in lines
+    assert "| 2 ranks, mlp25: blinkrun >= 1.5x DDP over gloo | 2.00 | yes |" in lines
+    assert "| 2 ranks, mlp25: DDP over blink >= 1.5x DDP over gloo | 1.49 | **no** |" in lines
     assert any("Horovod's 1338 | 1.25 | yes |" in line for line in lines)
-    assert "| cnn1: >= 0.95x twice one process alone | 0.91 | **no** |" in lines
+    assert "| 2 ranks, cnn1: blinkrun >= 0.95x twice one process | 0.91 | **no** |" in lines
+
+
+def test_the_overhead_of_the_wrapper_is_judged_on_one_rank():
+    rates = {"ours": {"median": 990.0}, "one process alone": {"median": 1000.0}}
+    model = {"auto": "ours", "samples_per_s": rates}
+    lines = training_goal_lines({"1 ranks training": [{"models": {"mlp25": model}}]})
+    assert lines[2:] == [
+        "| 1 ranks, mlp25: at least 98 % of one process alone | 0.99 | yes |",
+    ]
+
+
+def engine_launch(small_us=100.0, gloo_us=3000.0, burst_s=0.01):
+    def row(size_bytes, time_us, peer_us):
+        return {
+            "size_bytes": size_bytes,
+            "time_us": time_us,
+            "peers": {name: {"time_us": peer_us} for name in ("gloo", "horovod")},
+        }
+
+    seconds = {"blinkrun": burst_s, "horovod": 0.1}
+    rows = [row(16 << 10, small_us, 2000.0), row(1 << 20, 1000.0, gloo_us)]
+    return {"rows": rows, "burst": {"seconds": seconds}}
+
+
+@pytest.mark.parametrize(
+    ("change", "answers"),
+    [
+        ({}, ["yes"] * 4),
+        ({"small_us": 151.0}, ["**no**", "yes", "yes", "yes"]),
+        ({"gloo_us": 1900.0}, ["yes", "**no**", "yes", "yes"]),
+        ({"gloo_us": 900.0}, ["yes", "**no**", "**no**", "yes"]),
+        ({"burst_s": 0.011}, ["yes", "yes", "yes", "**no**"]),
+    ],
+)
+def test_the_engine_is_judged_by_small_large_and_many(change, answers):
+    lines = engine_goal_lines({"2 ranks engine": [engine_launch(**change)]})
+    assert [line.split(" | ")[-1].rstrip(" |") for line in lines[2:]] == answers
+
+
+def test_what_a_launch_did_not_measure_is_not_judged():
+    launch = {"rows": [], "burst": {"seconds": {"blinkrun": 0.1}}}
+    assert engine_goal_lines({"2 ranks engine": [launch], "4 ranks engine": []})[2:] == []
 
 
 def test_the_machine_is_a_word_for_files_and_words_for_people():
