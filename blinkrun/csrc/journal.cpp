@@ -105,8 +105,8 @@ bool Journal::until(Ready ready, BellLine& line, const Patience& patience, const
     }
     line.asleep.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t bell = line.bell.load(std::memory_order_seq_cst);
-    if (!ready() && !closed_ && !waiter_.aborted())
-      futex_wait(line.bell, bell, std::min(patience.nap_ns, patience.timeout_ns - passed));
+    const uint64_t nap_ns = std::min(patience.nap_ns, patience.timeout_ns - passed);
+    if (!ready() && !closed_ && !waiter_.aborted() && futex_wait(line.bell, bell, nap_ns)) looked = 0;
     line.asleep.fetch_sub(1, std::memory_order_seq_cst);
   }
 }

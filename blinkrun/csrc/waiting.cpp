@@ -33,10 +33,10 @@ uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &st) == 0 ? uint64_t(st.st_ino) : 0;
 }
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns) {
+bool futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns) {
   timespec t{time_t(timeout_ns / 1'000'000'000u), long(timeout_ns % 1'000'000'000u)};
   // Interrupted, woken, changed or timed out: the caller looks again in every case.
-  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &t, nullptr, 0);
+  return syscall(SYS_futex, &word, FUTEX_WAIT, expected, &t, nullptr, 0) != 0 && errno == EINTR;
 }
 
 void futex_wake(std::atomic<uint32_t>& word) {

@@ -36,7 +36,8 @@ struct Caller {
 void cpu_relax();
 uint64_t now_ns();
 uint64_t pid_namespace();
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns);
+// Whether a signal ended it.
+bool futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns);
 void futex_wake(std::atomic<uint32_t>& word);
 void ring(std::atomic<uint32_t>& bell);  // wake all who sleep on it
 
