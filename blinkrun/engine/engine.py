@@ -7,15 +7,15 @@ set have submitted runs; `docs/engine.md` tells how a request travels.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blinkrun import env, runtime
-from blinkrun.engine.arithmetic import is_finite
+from blinkrun import env, log, runtime
+from blinkrun.engine.check import check
 from blinkrun.engine.drive import Driver
 from blinkrun.engine.events import JOIN, Event, Failed, Joined, Noted, Ready, Verdict
 from blinkrun.engine.execute import Executor
@@ -23,64 +23,28 @@ from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.journal import Journal
 from blinkrun.engine.negotiate import Negotiator
 from blinkrun.engine.process_sets import ProcessSets, Subgroup
-from blinkrun.engine.request import ADASUM, WORLD, Kind, Request
+from blinkrun.engine.record import Record
+from blinkrun.engine.request import WORLD, Kind, Request
+from blinkrun.engine.settings import Settings
+from blinkrun.engine.stats import Stats
+from blinkrun.engine.timeline import Timeline
 from blinkrun.engine.watch import Watch
 from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
     CollectiveError,
     DuplicateNameError,
-    InvalidBufferError,
     NotInitializedError,
     PeerLeftError,
     UsageError,
 )
-from blinkrun.types import DType, Op, Rank
+from blinkrun.types import Rank
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from blinkrun.communicator import Communicator
-
-FUSION_BYTES = 16 << 20
-CACHE_CAPACITY = 8192
-STALL_WARNING_S = 60.0
-_REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What users can set; all but the watch's times must be the same on all ranks.
-
-    Attributes
-    ----------
-    fusion_bytes : int
-        Most bytes of small tensors that travel as one.
-    cache_capacity : int
-        Requests of each process set that are remembered.
-    check_nan : bool
-        Whether NaN and infinity in what is reduced are errors.
-    stall_warning_s, stall_shutdown_s : float
-        Seconds after which a request that lacks ranks is reported, and ends the job; 0: never.
-    """
-
-    fusion_bytes: int = FUSION_BYTES
-    cache_capacity: int = CACHE_CAPACITY
-    check_nan: bool = False
-    stall_warning_s: float = STALL_WARNING_S
-    stall_shutdown_s: float = 0.0
-
-    @classmethod
-    def from_environment(cls) -> Settings:
-        """Return what the environment says."""
-        return cls(
-            fusion_bytes=env.size_bytes(env.FUSION, FUSION_BYTES),
-            cache_capacity=env.size_bytes(env.RESPONSE_CACHE, CACHE_CAPACITY),
-            check_nan=env.is_on(env.CHECK_NAN),
-            stall_warning_s=env.seconds(env.STALL_WARNING, STALL_WARNING_S),
-            stall_shutdown_s=env.seconds(env.STALL_SHUTDOWN, 0.0),
-        )
 
 
 class Engine:
@@ -113,7 +77,10 @@ class Engine:
         self.joins: Counter[int] = Counter()  # how often all ranks of a process set have joined
         self._failure: BlinkrunError | None = None
         self._is_stopped = False
-        self._executor = Executor(self._sets, self._find, fusion_bytes=settings.fusion_bytes)
+        self._record = Record()
+        self._executor = Executor(
+            self._sets, self._find, self._record, fusion_bytes=settings.fusion_bytes
+        )
         self._watch = Watch(
             self._negotiator,
             journal,
@@ -130,7 +97,8 @@ class Engine:
             give_up=self._give_up,
         )
         self._mutex = self._driver.mutex
-        if world.size > 1:
+        self._is_alone = world.size == 1
+        if not self._is_alone:
             self._driver.start_helper(f"blinkrun-engine-{world.rank}")
 
     # ---- requests ------------------------------------------------------------------------------
@@ -160,29 +128,33 @@ class Engine:
         CollectiveError
             If the engine has come to an end: a rank is gone, a deadline is over.
         """
-        return self.submit_all([(request, parts)], sync=sync)[0]
+        defect = check(request, parts, check_nan=self.settings.check_nan)
+        handle = Handle(self, request, parts)
+        with self._mutex:
+            self._offer(handle, defect)
+            self._driver.queued(sync=sync)
+        if self._is_alone and not sync:
+            self._run_now()
+        return handle
 
     def submit_all(
         self, requests: Sequence[tuple[Request, Sequence[Part]]], *, sync: bool = False
     ) -> list[Handle]:
-        """Ask for several collectives in one message; all of them are refused, or none."""
-        defects = [self._check(request, parts) for request, parts in requests]
-        now_s = time.monotonic()
-        handles: list[Handle] = []
+        """Ask for several collectives in one message; all of them are refused, or none.
+
+        Arguments and errors are those of `submit`.
+        """
+        defects = [
+            check(request, parts, check_nan=self.settings.check_nan) for request, parts in requests
+        ]
+        handles = [Handle(self, request, parts) for request, parts in requests]
         with self._mutex:
-            self._refuse_if_over(requests)
-            for (request, parts), defect in zip(requests, defects, strict=True):
-                self._negotiator.offer(request)
-                if defect:
-                    self._negotiator.fail(
-                        request.process_set, request.name, defect, Verdict.NON_FINITE
-                    )
-                handle = Handle(self, request, parts, now_s)
-                self._handles[handle.key] = handle
-                handles.append(handle)
+            self._refuse_any(handles)
+            for handle, defect in zip(handles, defects, strict=True):
+                self._offer(handle, defect)
             self._driver.queued(sync=sync)
-        if self.world.size == 1 and not sync and not self._driver.is_driver:
-            self._driver.wait_for(lambda: not self._is_busy())  # there is no helper
+        if self._is_alone and not sync:
+            self._run_now()
         return handles
 
     def next_name(self, kind_label: str, process_set: int = WORLD) -> str:
@@ -216,9 +188,9 @@ class Engine:
             The rank that joined last.
         """
         request = Request("join", Kind.BARRIER, process_set=process_set, where=where)
-        handle = Handle(self, request, (), time.monotonic(), key=(process_set, JOIN))
+        handle = Handle(self, request, (), key=(process_set, JOIN))
         with self._mutex:
-            self._refuse_if_over([])
+            self._refuse_if_over(request)
             self._negotiator.join(process_set)
             self._handles[handle.key] = handle
             self._driver.queued(sync=True)
@@ -264,6 +236,32 @@ class Engine:
         """Return memory in the arena that the set's collectives run on: they copy nothing there."""
         return self.communicator(process_set).empty_bytes(num_bytes)
 
+    # ---- what it does ----------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> Stats:
+        """Counts since the engine was started."""
+        return self._record.stats
+
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        """Write what happens to each tensor to `path`, as a Chrome trace; rank 0 does.
+
+        One that is being written is ended first.
+
+        Raises
+        ------
+        UsageError
+            If the file cannot be written.
+        """
+        if self.world.rank == 0:
+            self._executor.trace(True)
+            self._record.set_timeline(Timeline(path, self.world.rank, mark_cycles))
+
+    def stop_timeline(self) -> None:
+        """End the timeline, if there is one."""
+        self._executor.trace(False)
+        self._record.set_timeline(None)
+
     # ---- end -----------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -285,6 +283,7 @@ class Engine:
             )
         )
         self._executor.close()
+        self._record.set_timeline(None)
 
     # ---- for handles and the driver ------------------------------------------------------------
 
@@ -292,15 +291,24 @@ class Engine:
         """Return when `handle` is done, driving meanwhile."""
         if self._driver.is_driver:
             raise UsageError(f"'{handle.name}' is waited for in a callback of the engine")
+        begun_ns = time.monotonic_ns()
         try:
             self._driver.wait_for(handle.done)
         except Exception:
             if not handle.is_done:  # else the engine has ended, and the handle says why
                 raise
+        finally:
+            self._record.stats.waited_ns += time.monotonic_ns() - begun_ns
+
+    def _run_now(self) -> None:
+        """Run all that is under way, in a world of one rank, which has no helper."""
+        if not self._driver.is_driver:
+            self._driver.wait_for(lambda: not self._is_busy())
 
     def release(self, handle: Handle) -> None:
         """Forget a handle that ends."""
         self._handles.pop(handle.key, None)
+        self._record.ended(handle.request)
 
     def _find(self, request: Request) -> Handle:
         return self._handles[request.process_set, request.name]
@@ -309,6 +317,7 @@ class Engine:
         return self._failure is None and bool(self._handles or not self._negotiator.is_idle())
 
     def _act(self, events: list[Event], may_spin: bool) -> None:
+        self._record.is_overlapped = not may_spin  # it is the helper that drives
         for event in events:
             if isinstance(event, Ready):
                 self._executor.run(event.entries, may_spin=may_spin)
@@ -336,6 +345,9 @@ class Engine:
             handle.finish(event.error)
 
     def _look(self, now_s: float) -> bool:
+        timeline = self._record.timeline
+        if timeline is not None:
+            timeline.tick()
         with self._mutex:
             return self._watch.look(now_s)
 
@@ -363,46 +375,37 @@ class Engine:
 
     # ---- checks --------------------------------------------------------------------------------
 
-    def _refuse_if_over(self, requests: Sequence[tuple[Request, Sequence[Part]]]) -> None:
-        what = requests[0][0] if requests else None
+    def _offer(self, handle: Handle, defect: str) -> None:
+        """Put a request into the outbox; the mutex is held."""
+        request = handle.request
+        self._refuse_if_over(request)
+        if handle.key in self._handles:
+            raise self._duplicate(request)
+        self._negotiator.offer(request)
+        if defect:
+            self._negotiator.fail(request.process_set, request.name, defect, Verdict.NON_FINITE)
+        self._handles[handle.key] = handle
+        self._record.submitted(request)
+
+    def _refuse_if_over(self, request: Request) -> None:
         if self._is_stopped:
-            raise NotInitializedError(f"{what.kind.label} '{what.name}'" if what else "join")
+            raise NotInitializedError(f"{request.kind.label} '{request.name}'")
         if self._failure is not None:
             raise self._failure
-        for request, _ in requests:
-            before = self._handles.get((request.process_set, request.name))
-            if before is not None:
-                raise DuplicateNameError(
-                    f"rank {self.world.rank}: {request.kind.label} '{request.name}' is still under"
-                    " way; wait for it first or give this one another name"
-                )
 
-    def _check(self, request: Request, parts: Sequence[Part]) -> str:
-        """Refuse what can never run; return what --check-nan has against the values."""
-        if len(parts) != len(request.members):
-            raise UsageError(
-                f"'{request.name}' has {len(request.members)} members and {len(parts)} parts"
-            )
-        if request.kind not in _REDUCTIONS:
-            return ""
-        for part in parts:
-            dtype = part.source.dtype
-            _check_arithmetic(request, dtype)
-            is_checked = self.settings.check_nan and dtype.is_float
-            if is_checked and not is_finite(part.source.pointer, part.source.count, dtype):
-                return "holds NaN or infinity"
-        return ""
+    def _refuse_any(self, handles: Sequence[Handle]) -> None:
+        """Refuse all if one of them would be refused; the mutex is held."""
+        seen: set[tuple[int, str]] = set()
+        for handle in handles:
+            if handle.key in self._handles or handle.key in seen:
+                raise self._duplicate(handle.request)
+            seen.add(handle.key)
+            self._sets.communicator(handle.request.process_set)
 
-
-def _check_arithmetic(request: Request, dtype: DType) -> None:
-    if request.op == ADASUM and not dtype.is_float:
-        raise InvalidBufferError(
-            f"{request.kind.label} '{request.name}': Adasum is for floats, not {dtype.label}"
-        )
-    if dtype is DType.BOOL and (request.op == Op.AVERAGE or request.scales != (1.0, 1.0)):
-        raise InvalidBufferError(
-            f"{request.kind.label} '{request.name}': bool has no averages or scales; convert it to"
-            " a number"
+    def _duplicate(self, request: Request) -> DuplicateNameError:
+        return DuplicateNameError(
+            f"rank {self.world.rank}: {request.kind.label} '{request.name}' is still under way;"
+            " wait for it first or give this one another name"
         )
 
 
@@ -421,6 +424,9 @@ def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
             engine = Engine(world, world.journal, runtime.subgroup, Settings.from_environment())
             runtime.at_shutdown(stop)
             _current.append(engine)
+            path = os.environ.get(env.TIMELINE)
+            if path:
+                engine.start_timeline(path, env.is_on(env.TIMELINE_CYCLES))
         engine = _current[0]
     for ranks in process_sets:
         engine.add_process_set(ranks)
@@ -438,3 +444,5 @@ def stop() -> None:
         engines, _current[:] = list(_current), []
     for engine in engines:
         engine.stop()
+        if engine.world.rank == 0 and env.is_on(env.VERBOSE):
+            log.say(engine.stats.line(), rank=0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import monotonic_ns
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from blinkrun.engine.events import Entry
 from blinkrun.engine.fusion import Batch, FusionPlans
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.process_sets import ProcessSets
+from blinkrun.engine.record import Record
 from blinkrun.engine.request import ADASUM, Kind, Member, Request
 from blinkrun.engine.transfer import Transfer
 from blinkrun.errors import InternalError
@@ -40,6 +42,8 @@ class Executor:
         The communicators.
     find : callable
         Gives the handle of a request that this rank has offered.
+    record : Record
+        Told what ran.
     fusion_bytes : int
         Most bytes that are fused into one call.
     largest : int
@@ -47,10 +51,18 @@ class Executor:
     """
 
     def __init__(
-        self, sets: ProcessSets, find: Find, *, fusion_bytes: int, largest: int = LARGEST_PACKED
+        self,
+        sets: ProcessSets,
+        find: Find,
+        record: Record,
+        *,
+        fusion_bytes: int,
+        largest: int = LARGEST_PACKED,
     ) -> None:
         self._sets = sets
         self._find = find
+        self._record = record
+        self._is_traced = False
         self._plans = FusionPlans(fusion_bytes=fusion_bytes, largest=largest)
         self._transfers: dict[int, Transfer] = {}
         self._may_spin = True
@@ -64,7 +76,10 @@ class Executor:
             If a rank is gone, late or has aborted; nothing can run any more then.
         """
         self._may_spin = may_spin
-        entries = tuple(one for one in entries if self._sets.is_mine(one.request.process_set))
+        entries = self._sets.of_mine(entries)
+        if not entries:
+            return
+        self._record.ready(entries)
         if len(entries) == 1 and len(entries[0].request.members) <= 1:
             self._alone(entries[0], 0)
             return
@@ -74,6 +89,12 @@ class Executor:
                 continue
             for entry, member in batch.members or ((batch.entry, 0),):
                 self._alone(entry, member)
+
+    def trace(self, is_on: bool) -> None:
+        """Have the calls of all communicators timed, or not."""
+        self._is_traced = is_on
+        for transfer in list(self._transfers.values()):
+            transfer.trace(is_on)
 
     def close(self) -> None:
         """Give back all buffers."""
@@ -89,12 +110,20 @@ class Executor:
         kind = request.kind
         handle = self._find(request) if entry.is_mine else None
         place: View | None = None
+        begun_ns = monotonic_ns()
         if kind in (Kind.ADD_SET, Kind.REMOVE_SET):
             self._change_sets(entry)
         elif kind is Kind.ALLREDUCE:
             self._allreduce(request, member, handle)
         elif handle is not None and kind is not Kind.BARRIER:
             place = self._moved(entry, member, handle)
+        if request.members:
+            over_ns = monotonic_ns()
+            num_bytes = handle.parts[member].source.nbytes if handle is not None else 0
+            transfer = self._transfer(request.process_set)
+            self._record.ran(
+                (request,), transfer, num_bytes, (begun_ns, begun_ns, over_ns, over_ns)
+            )
         if handle is not None:
             if entry.number:
                 handle.number = entry.number
@@ -172,6 +201,7 @@ class Executor:
 
     def _fused(self, batch: Batch) -> None:
         """Reduce all members of a batch in one call, in a buffer in the arena."""
+        begun_ns = monotonic_ns()
         dtype = batch.entry.request.members[batch.members[0][1]].dtype
         transfer = self._transfer(batch.process_set)
         buffer = transfer.buffer(batch.num_bytes)
@@ -192,6 +222,7 @@ class Executor:
             unpacked.append((target.pointer, num_bytes, offset))
             ends.append((handle, member))
         transfer.pack(buffer, packed)
+        packed_ns = monotonic_ns()
         transfer.call(
             Collective.ALLREDUCE,
             dtype,
@@ -201,7 +232,11 @@ class Executor:
             op=batch.op,
             scales=batch.scales,
         )
+        moved_ns = monotonic_ns()
         transfer.unpack(buffer, unpacked)
+        times_ns = (begun_ns, packed_ns, moved_ns, monotonic_ns())
+        requests = [handle.request for handle, _ in ends]
+        self._record.ran(requests, transfer, batch.num_bytes, times_ns)
         for handle, member in ends:
             handle.member_done(member)
 
@@ -210,6 +245,7 @@ class Executor:
         if transfer is None:
             transfer = Transfer(self._sets.communicator(process_set))
             self._transfers[process_set] = transfer
+            transfer.trace(self._is_traced)
         transfer.may_spin = self._may_spin
         return transfer
 

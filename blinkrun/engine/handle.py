@@ -85,7 +85,6 @@ class Handle:
         "parts",
         "received_splits",
         "request",
-        "since_s",
     )
 
     def __init__(
@@ -93,7 +92,6 @@ class Handle:
         engine: Waits,
         request: Request,
         parts: Sequence[Part],
-        since_s: float = 0.0,
         key: tuple[int, str] | None = None,
     ) -> None:
         self._engine = engine
@@ -107,7 +105,6 @@ class Handle:
         self.is_done = False
         self.number = 0
         self.received_splits: tuple[int, ...] = ()
-        self.since_s = since_s  # when it was submitted
 
     @property
     def name(self) -> str:

@@ -65,6 +65,10 @@ class Transfer:
         """Copy from `source` + offset to parts (address, bytes, offset)."""
         self.communicator.unpack(source, parts)
 
+    def trace(self, is_on: bool) -> None:
+        """Have calls timed by channel, or not."""
+        self.communicator.executor.group.set_traced(is_on)
+
     def close(self) -> None:
         """Give back the buffer."""
         self._buffer = None

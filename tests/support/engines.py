@@ -12,9 +12,10 @@ from support.threads import run_threads
 from blinkrun.assembly import assemble
 from blinkrun.buffers import view
 from blinkrun.communicator import Communicator
-from blinkrun.engine.engine import Engine, Settings
+from blinkrun.engine.engine import Engine
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.request import Kind, Member, Request
+from blinkrun.engine.settings import Settings
 from blinkrun.types import Op
 
 

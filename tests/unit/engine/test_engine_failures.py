@@ -8,9 +8,9 @@ import pytest
 from support.engines import allreduce, run_engines, submit
 
 from blinkrun.buffers import view
-from blinkrun.engine.engine import Settings
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import ADASUM, Kind, Member, Request
+from blinkrun.engine.settings import Settings
 from blinkrun.errors import (
     AbortedError,
     CollectiveTimeoutError,

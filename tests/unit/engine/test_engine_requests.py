@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support.engines import allreduce, run_engines, submit
 
-from blinkrun.engine.engine import Settings
 from blinkrun.engine.request import ADASUM, Kind
+from blinkrun.engine.settings import Settings
 from blinkrun.errors import (
     DuplicateNameError,
     InvalidBufferError,
