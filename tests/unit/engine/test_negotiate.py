@@ -318,21 +318,27 @@ def test_a_verdict_ends_a_request_for_those_who_have_offered_it():
 
 
 def test_a_verdict_does_not_meet_a_later_request_of_the_name():
-    ranks = Negotiators(2)
-    ranks.offer(tensor("x", 2), [0])
+    ranks = Negotiators(3)
+    add_set(ranks, 0, 1)
+    ranks.offer(tensor("x", 2, process_set=1), [0])
     ranks.settle()
-    ranks.ranks[1].fail(WORLD, "x", "too slow")
-    verdict = ranks.ranks[1].outbox()
-    ranks.offer(tensor("x", 2), [1])
-    message = ranks.ranks[1].outbox()
-    # the verdict was posted first and ends the first; nothing is left of it for the next
-    ranks.journal += [(1, verdict), (1, message)]
-    (failed,) = ranks.settle()
-    assert failed.ranks == (0,)
-    ranks.ranks[1].fail(WORLD, "unknown", "nothing of this name is under way")
-    assert ranks.ranks[1].outbox() is None
-    ranks.offer(tensor("x", 2), [0])
+    ranks.ranks[2].fail(1, "x", "rank 1 never comes")
+    verdict = ranks.ranks[2].outbox()
+    ranks.offer(tensor("x", 2, process_set=1), [1])
+    ranks.settle()
+    ranks.offer(tensor("x", 2, process_set=1), [0])
+    ranks.post(0)
+    ranks.journal.append((2, verdict))
+    assert ranks.settle() == []
+    ranks.offer(tensor("x", 2, process_set=1), [1])
     assert names(ranks.settle()[0]) == ["x"]
+
+
+def test_a_verdict_about_nothing_is_not_sent():
+    ranks = Negotiators(2)
+    ranks.ranks[1].fail(WORLD, "unknown", "nothing of this name is under way")
+    ranks.ranks[1].fail(7, "unknown", "nor is there such a set")
+    assert ranks.ranks[1].outbox() is None
 
 
 def test_two_sets_that_wait_for_each_other_under_one_name_are_marked():
