@@ -1,7 +1,16 @@
 import pytest
 
 
-@pytest.mark.parametrize("case", ["parameters_of_every_dtype", "parameters_in_pieces"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "parameters_of_every_dtype",
+        "parameters_in_pieces",
+        "parameters_without_names",
+        "parameters_in_another_order",
+        "parameters_of_some_ranks",
+    ],
+)
 def test_parameters_of_every_dtype_and_layout_arrive_in_place(job, case):
     assert job.of(case) == [[]] * job.size
 
@@ -31,11 +40,20 @@ def test_values_that_cannot_be_sent_are_refused(job):
         assert "'s' is sparse" in lines["sparse"]
         assert "'weight' has no shape yet" in lines["lazy"]
         assert "'n' is no tensor but int" in lines["plain"]
-        assert "an item of type Tensor" in lines["no_pairs"]
+        assert "an item of type float" in lines["no_pairs"]
+        assert "named_parameters() or parameters(), got NoneType" in lines["nothing"]
 
 
 def test_optimizer_state_of_one_rank_reaches_all(job):
     assert job.of("optimizer_state_of_the_root_only") == [[]] * job.size
+
+
+def test_optimizer_state_of_every_optimizer_reaches_all(job):
+    assert job.of("optimizer_state_of_every_kind") == [[]] * job.size
+
+
+def test_a_fresh_optimizer_is_left_with_gradients_of_zeros(job):
+    assert job.of("gradients_of_a_fresh_optimizer") == [[True, [0.0] * 3]] * job.size
 
 
 def test_a_root_without_state_takes_it_from_the_others(job):

@@ -12,11 +12,16 @@ CASES = (
     "parameters_of_every_dtype",
     "parameters_from_a_generator",
     "parameters_in_pieces",
+    "parameters_without_names",
+    "parameters_in_another_order",
+    "parameters_of_some_ranks",
     "parameters_that_differ",
     "parameters_that_cannot_be_sent",
     "optimizer_state_of_the_root_only",
     "optimizer_state_of_others_only",
     "optimizer_state_in_groups",
+    "optimizer_state_of_every_kind",
+    "gradients_of_a_fresh_optimizer",
     "objects",
 )
 
@@ -74,6 +79,40 @@ def parameters_from_a_generator():
     ]
 
 
+def parameters_without_names():
+    torch.manual_seed(blink.rank())
+    model = torch.nn.Linear(3, 4)
+    blink.broadcast_parameters(list(model.parameters()), root_rank=0)
+    torch.manual_seed(0)
+    return unlike(model.state_dict(), torch.nn.Linear(3, 4).state_dict())
+
+
+def parameters_in_another_order():
+    """A mapping's order may depend on the rank."""
+    items = list(values_of(blink.rank()).items())
+    mine = dict(items if blink.rank() % 2 else items[::-1])
+    blink.broadcast_parameters(mine, 0)
+    return unlike(mine, values_of(0))
+
+
+def parameters_of_some_ranks():
+    """The last two ranks, from the last."""
+    chosen = list(range(blink.size()))[-2:]
+    if blink.size() < 3:
+        return []
+    some = blink.add_process_set(chosen)
+    mine = values_of(blink.rank())
+    if some.included():
+        blink.broadcast_parameters(mine, chosen[-1], process_set=some)
+        _, optimizer = trained(torch.optim.Adam, blink.rank(), lr=0.1)
+        blink.broadcast_optimizer_state(optimizer, chosen[-1], process_set=some)
+        _, want = trained(torch.optim.Adam, chosen[-1], lr=0.1)
+        if flat(optimizer.state_dict()) != flat(want.state_dict()):
+            return ["optimizer"]
+    blink.remove_process_set(some)
+    return unlike(mine, values_of(chosen[-1] if blink.rank() in chosen else blink.rank()))
+
+
 def parameters_in_pieces():
     """More than one joined broadcast, and tensors that travel alone."""
     before, state._JOINED_BYTES = state._JOINED_BYTES, 100
@@ -102,7 +141,8 @@ def parameters_that_cannot_be_sent():
             lambda: blink.broadcast_parameters(torch.nn.LazyLinear(3).named_parameters())
         ),
         "plain": refused(lambda: blink.broadcast_parameters([("n", 3)])),
-        "no_pairs": refused(lambda: blink.broadcast_parameters([torch.ones(1)])),
+        "no_pairs": refused(lambda: blink.broadcast_parameters([1.0])),
+        "nothing": refused(lambda: blink.broadcast_parameters(None)),
     }
 
 
@@ -171,6 +211,53 @@ def optimizer_state_in_groups():
     blink.broadcast_optimizer_state(optimizer, 0)
     kept = all(a is b for a, b in zip(before, optimizer.param_groups[0]["params"], strict=True))
     return [kept, [(group["lr"], group["betas"]) for group in optimizer.param_groups]]
+
+
+def every_optimizer():
+    """All that torch has, but for those that want other parameters than a matrix."""
+    base = torch.optim.Optimizer
+    kinds = (getattr(torch.optim, name) for name in sorted(vars(torch.optim)))
+    classes = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, base)]
+    return [kind for kind in classes if kind not in (base, torch.optim.SparseAdam)]
+
+
+def stepped(kind, steps):
+    weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3))
+    optimizer = kind([weight], lr=0.01)
+    for _ in range(steps):
+
+        def closure():
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return optimizer
+
+
+def optimizer_state_of_every_kind():
+    found = []
+    for kind in every_optimizer():
+        mine = stepped(kind, 2 if blink.rank() == 0 else 0)
+        blink.broadcast_optimizer_state(mine, root_rank=0)
+        want = stepped(kind, 2)
+        same_types = all(
+            type(mine.param_groups[0][key]) is type(value)
+            for key, value in want.param_groups[0].items()
+        )
+        if flat(mine.state_dict()) != flat(want.state_dict()) or not same_types:
+            found.append(kind.__name__)
+    return found
+
+
+def gradients_of_a_fresh_optimizer():
+    """Zeros where one is required, as Horovod leaves them; frozen parameters have none."""
+    frozen = torch.nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)
+    weight = torch.nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([frozen, weight], lr=0.1, momentum=0.9)
+    blink.broadcast_optimizer_state(optimizer, root_rank=0)
+    return [frozen.grad is None, weight.grad.tolist()]
 
 
 def objects():

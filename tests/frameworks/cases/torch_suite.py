@@ -4,8 +4,12 @@ import traceback
 import warnings
 
 import torch
+import torch_autograd_cases
+import torch_calls_cases
+import torch_dtypes_cases
 import torch_ops_cases
 import torch_optimizer_cases
+import torch_sets_cases
 import torch_state_cases
 import torch_usage_cases
 import torch_variants_cases
@@ -14,6 +18,10 @@ import blinkrun.torch as blink
 
 MODULES = (
     torch_ops_cases,
+    torch_dtypes_cases,
+    torch_calls_cases,
+    torch_sets_cases,
+    torch_autograd_cases,
     torch_state_cases,
     torch_optimizer_cases,
     torch_variants_cases,
