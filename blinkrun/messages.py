@@ -109,6 +109,13 @@ class PointToPoint(ABC):
             found = _checked(executor, message, peer)
             views.append(found)
             transfers.append((sends, peer, message.tag, found.pointer, found.nbytes))
+        self.transfer(transfers, may_spin=may_spin)
+
+    def transfer(
+        self, transfers: list[tuple[bool, Rank, int, int, int]], *, may_spin: bool = True
+    ) -> None:
+        """Do as `exchange` with (sends, peer, tag, address, bytes), of which nothing is checked."""
+        executor = self.executor
         try:
             executor.group.transfer(transfers, may_spin)
         except native.Failure as failure:

@@ -12,15 +12,8 @@
 
 namespace blinkrun {
 
-// Whether this process is a child of the one that joined; module.cpp sets it.
-inline std::atomic<bool> forked{false};
-
-inline void refuse_after_fork() {
-  if (forked.load(std::memory_order_relaxed))
-    throw std::runtime_error(
-        "this process was forked from a rank after blinkrun.init(); only the rank itself may call "
-        "collectives");
-}
+// How often this process and those before it were forked; module.cpp counts.
+inline std::atomic<uint32_t> forks{0};
 
 // Releases the GIL when first asked to, takes it back at the end of the scope.
 class Gil {
@@ -52,7 +45,14 @@ class Gil {
 struct Handle {
   std::shared_ptr<Group> group;
   std::unique_ptr<Queue> queue;
+  const uint32_t joined_after = forks.load();
 
+  void refuse_after_fork() const {
+    if (forks.load(std::memory_order_relaxed) != joined_after)
+      throw std::runtime_error(
+          "this process was forked from a rank after blinkrun.init(); only the rank itself may call "
+          "collectives");
+  }
   void run(const Call& call, bool may_spin = true);
   std::shared_ptr<Job> submit(const Call& call);
 

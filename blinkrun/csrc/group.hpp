@@ -74,6 +74,9 @@ class Group {
   bool aborted() const { return waiter_.aborted(); }
   std::vector<uint32_t> gone();           // the other ranks that have left or died
   bool all_left() const;
+  bool has_left(uint32_t rank) const {  // by itself, not by dying
+    return control_.ranks[rank].state.load(std::memory_order_acquire) == uint32_t(RankState::kLeft);
+  }
   void set_timeout(double seconds) { waiter_.set_timeout(seconds); }
   // What the first rank asks for here is the chunk of every rank's pipelined programs, from its next
   // call on. 0: what the program says.

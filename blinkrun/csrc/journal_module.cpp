@@ -20,7 +20,7 @@ uint64_t nanoseconds(double seconds) {
 }
 
 void post(Handle& handle, const py::bytes& message, bool urgent) {
-  refuse_after_fork();
+  handle.refuse_after_fork();
   const char* data = PyBytes_AS_STRING(message.ptr());
   const size_t bytes = size_t(PyBytes_GET_SIZE(message.ptr()));
   Gil gil;
@@ -28,7 +28,7 @@ void post(Handle& handle, const py::bytes& message, bool urgent) {
 }
 
 py::list read(Handle& handle) {
-  refuse_after_fork();
+  handle.refuse_after_fork();
   py::list messages;
   for (const Message& message : handle.group->journal().read())
     messages.append(py::make_tuple(message.rank, py::bytes(message.text)));
@@ -36,13 +36,13 @@ py::list read(Handle& handle) {
 }
 
 bool wait(Handle& handle, double timeout_s, bool may_spin) {
-  refuse_after_fork();
+  handle.refuse_after_fork();
   Gil gil;
   return handle.group->journal().wait(nanoseconds(timeout_s), gil.caller(may_spin));
 }
 
 bool sleep(Handle& handle, double timeout_s) {
-  refuse_after_fork();
+  handle.refuse_after_fork();
   Gil gil;
   return handle.group->journal().sleep(nanoseconds(timeout_s), gil.caller(false));
 }

@@ -259,7 +259,7 @@ PYBIND11_MODULE(_core, m) {
   using namespace blinkrun;
   m.doc() = "Moves bytes between the ranks of one host; blinkrun.executors.native is its only user.";
   dtype_of_type_num.fill(-1);
-  pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
   bind_failures(m);
   select_reduce(std::getenv("BLINKRUN_ISA"));
   m.def("isa", &isa_name, "Instruction set of the reduction kernels.");

@@ -16,7 +16,7 @@ namespace {
 using Arguments = std::tuple<bool, uint32_t, int64_t, uintptr_t, size_t>;
 
 template <class Body> auto watched(Handle& handle, bool may_spin, Body body) {
-  refuse_after_fork();
+  handle.refuse_after_fork();
   Gil gil;
   try {
     return body(handle.group->pipes(), gil.caller(may_spin));
@@ -50,6 +50,10 @@ void bind_p2p(py::class_<Handle>& group) {
   group
       .def("transfer", &transfer, py::arg("transfers"), py::arg("may_spin") = true,
            "Carry out (sends, peer, tag, address, bytes) together.")
+      .def("has_left", [](Handle& h, uint32_t rank) {
+        if (rank >= h.group->size()) throw py::index_error("there is no such rank");
+        return h.group->has_left(rank);
+      })
       .def("arrived", &arrived, py::arg("src"), py::arg("tag"));
 }
 
