@@ -163,8 +163,12 @@ def _difference(who: str, word: str, base_rank: Rank, base: Request, call: Reque
 
 
 def _mismatch(text: str, calls: Mapping[Rank, Request], ranks: Sequence[Rank]) -> MismatchError:
-    places = [f"rank {rank} called at {calls[rank].where}" for rank in ranks if calls[rank].where]
-    where = f" ({', '.join(places)})" if places else ""
+    places = [(rank, calls[rank].where) for rank in ranks if calls[rank].where]
+    where = ", ".join(
+        f"rank {rank} {'at' if number else 'called at'} {place}"
+        for number, (rank, place) in enumerate(places)
+    )
+    where = f" ({where})" if where else ""
     return MismatchError(text + where, {rank: describe(call) for rank, call in calls.items()})
 
 
