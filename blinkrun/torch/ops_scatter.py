@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import blinkrun
 from blinkrun.engine.request import Kind
 from blinkrun.errors import NotSupportedError, UsageError
 from blinkrun.torch import autograd
@@ -198,6 +199,7 @@ def _to_all(tensor: Any, splits: Splits, name: str | None, process_set: ProcessS
     if tensor.dim() == 0:
         raise UsageError(f"{call.called}: a scalar has no rows to send; give it a dimension")
     number_of(process_set)  # says so if it has none
+    blinkrun.world()
     counts = _split(tensor.shape[0], splits, process_set.size(), call.called)
     return call._replace(splits=counts)
 
