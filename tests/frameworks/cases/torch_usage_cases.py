@@ -19,8 +19,6 @@ CASES = (
     "backward_too_often",
     "zero_grad_too_early",
     "skip_without_synchronize",
-    "sparse_gradients",
-    "unfrozen_too_late",
     "models_that_differ",
     "add_param_group_that_fails",
     "environment",
@@ -34,6 +32,16 @@ def before_init():
         "initialized": blink.is_initialized(),
         "size": refused(blink.size),
         "allreduce": refused(lambda: blink.allreduce(torch.ones(1))),
+        "gather": refused(lambda: blink.grouped_allgather_async([torch.ones(1)])),
+        "broadcast": refused(lambda: blink.broadcast_(torch.ones(1), 0)),
+        "alltoall": refused(lambda: blink.alltoall(torch.ones(1))),
+        "scatter": refused(lambda: blink.reducescatter(torch.ones(1), name="x")),
+        "object": refused(lambda: blink.broadcast_object(1)),
+        "set": refused(lambda: blink.add_process_set([0])),
+        "join": refused(blink.join),
+        "barrier": refused(blink.barrier),
+        "timeline": refused(lambda: blink.start_timeline("x")),
+        "threads": refused(blink.mpi_threads_supported),
         "optimizer": refused(lambda: wrap(sgd(model), model)),
     }
 
@@ -114,27 +122,6 @@ def skip_without_synchronize():
         line = refused(ours.step)
     ours.step()
     return line
-
-
-def sparse_gradients():
-    table = torch.nn.Embedding(5, 2, sparse=True)
-    ours = wrap(sgd(table), table)
-    line = refused(lambda: table(torch.tensor([1, 2])).sum().backward())
-    table.weight.grad = None
-    ours.step()
-    return line
-
-
-def unfrozen_too_late():
-    model = mlp()
-    model[0].weight.requires_grad_(False)
-    ours = wrap(sgd(model), model)
-    loss_of(model, *map(mine, batch(0))).backward()
-    ours.step()
-    model[0].weight.requires_grad_(True)
-    ours.zero_grad()
-    loss_of(model, *map(mine, batch(0))).backward()
-    return refused(ours.step)
 
 
 def models_that_differ():
