@@ -101,6 +101,24 @@ class NotInitializedError(BlinkrunError, RuntimeError, ValueError):
         super().__init__(f"{what} needs blinkrun.init() first (or comes after blinkrun.shutdown())")
 
 
+class ForkedError(NotInitializedError):
+    """A process that was forked from a rank uses blinkrun; it is no rank itself.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that it was forked from.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        RuntimeError.__init__(
+            self,
+            f"this process was forked from rank {rank} after blinkrun.init(); only the rank itself"
+            " may call collectives",
+        )
+
+
 class InvalidBufferError(BlinkrunError, ValueError):
     """A buffer that a collective cannot use: dtype, layout, writability or size."""
 

@@ -28,6 +28,7 @@ from blinkrun.types import Rank
 
 LOOK_S = 0.5  # how often a driver that waits looks for ranks that are late or gone
 HELPER_SLEEP_S = 3600.0  # of the helper: it is woken when there is something to do
+TICK_S = 1.0  # of one that has to write what is held back
 STOP_S = 10.0  # that a helper gets to end
 
 
@@ -90,6 +91,8 @@ class Driver:
         self._is_urgent = False
         self._next_look_s = 0.0
         self._stopping = False
+        self.tick: Callable[[], None] | None = None  # called by the helper while nothing happens
+        self.heard_s = 0.0  # when a message came last
         self._helper: threading.Thread | None = None
 
     # ---- for threads that submit ---------------------------------------------------------------
@@ -164,6 +167,13 @@ class Driver:
         """Whether the calling thread drives."""
         return self._owner == threading.get_ident()
 
+    def forget_threads(self) -> None:
+        """Begin anew in a forked child, where other threads may have held the mutex."""
+        self.mutex = threading.RLock()
+        self._changed = threading.Condition(self.mutex)
+        self._owner = self._waiting = 0
+        self._helper = None
+
     def wake_all(self) -> None:
         """Let all waiting threads look again."""
         with self.mutex:
@@ -204,7 +214,10 @@ class Driver:
                 self._leave(me)
                 woken = False
             else:
-                woken = self._journal.sleep(HELPER_SLEEP_S)
+                tick = self.tick
+                woken = self._journal.sleep(TICK_S if tick is not None else HELPER_SLEEP_S)
+                if tick is not None:
+                    tick()
 
     def _helper_is_free(self) -> bool:
         return self._stopping or self._waiting > 0 or not self._is_busy()
@@ -270,6 +283,7 @@ class Driver:
 
     def _take_in(self, messages: list[tuple[Rank, bytes]], may_spin: bool) -> None:
         """Act on messages. They are read once: an interruption here would lose them."""
+        self.heard_s = time.monotonic()
         try:
             for sender, message in messages:
                 with self.mutex:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blinkrun import env, log, runtime
+from blinkrun.engine.agree import name_ranks
 from blinkrun.engine.check import check
 from blinkrun.engine.drive import Driver
 from blinkrun.engine.events import JOIN, Event, Failed, Joined, Noted, Ready, Verdict
@@ -33,7 +34,9 @@ from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
     CollectiveError,
+    CollectiveTimeoutError,
     DuplicateNameError,
+    ForkedError,
     NotInitializedError,
     PeerLeftError,
     UsageError,
@@ -254,11 +257,15 @@ class Engine:
             If the file cannot be written.
         """
         if self.world.rank == 0:
+            timeline = Timeline(path, self.world.rank, mark_cycles)
             self._executor.trace(True)
-            self._record.set_timeline(Timeline(path, self.world.rank, mark_cycles))
+            self._record.set_timeline(timeline)
+            self._driver.tick = timeline.tick
+            self._journal.kick()  # the helper is to sleep no longer than a tick
 
     def stop_timeline(self) -> None:
         """End the timeline, if there is one."""
+        self._driver.tick = None
         self._executor.trace(False)
         self._record.set_timeline(None)
 
@@ -267,23 +274,28 @@ class Engine:
     def stop(self) -> None:
         """Take no further part. Not collective: ranks that still need this one get an error."""
         with self._mutex:
-            if self._is_stopped:
+            if self._is_stopped or isinstance(self._failure, ForkedError):
                 return
             self._is_stopped = True
-            if self._failure is None:
-                self._negotiator.leave()
-                self._driver.queued(sync=True)
-        if self._failure is None:
-            with contextlib.suppress(BlinkrunError):  # the job is over for another reason
-                self._driver.drain()
+        with contextlib.suppress(BlinkrunError):  # the job may be over for another reason
+            self._leave()
         self._driver.stop()
         self._fail_all(
             lambda handle: NotInitializedError(
                 f"{handle.request.kind.label} '{handle.name}', under way at shutdown,"
             )
         )
+        self._driver.tick = None
         self._executor.close()
         self._record.set_timeline(None)
+
+    def _leave(self) -> None:
+        """Tell the others, and run what is ready: they may be in the middle of it."""
+        if self._failure is None:
+            with self._mutex:
+                self._negotiator.leave()
+                self._driver.queued(sync=True)
+            self._driver.drain()
 
     # ---- for handles and the driver ------------------------------------------------------------
 
@@ -349,7 +361,24 @@ class Engine:
         if timeline is not None:
             timeline.tick()
         with self._mutex:
+            self._look_for_silence(now_s)
             return self._watch.look(now_s)
+
+    def _look_for_silence(self, now_s: float) -> None:
+        """End a join for whose missing ranks there has been no sign of life within the deadline."""
+        timeout_s = self.world.executor.timeout_s
+        if now_s - self._driver.heard_s < timeout_s:
+            return
+        for process_set, name in list(self._handles):
+            if name == JOIN:
+                missing = self._negotiator.not_joined(process_set)
+                raise CollectiveTimeoutError(
+                    f"rank {self.world.rank}: join waits for {name_ranks(missing)}, and no rank has"
+                    f" asked for anything for {timeout_s:g} s; raise BLINKRUN_TIMEOUT_S (or"
+                    " --timeout) if they are only slow",
+                    missing,
+                    timeout_s,
+                )
 
     def _give_up(self, error: BaseException) -> None:
         """End the engine: every request under way and every later call gets the error."""
@@ -368,6 +397,15 @@ class Engine:
         failure = self._failure
         self._fail_all(lambda _: failure)
         self._driver.wake_all()
+
+    def end_in_child(self) -> None:
+        """Refuse everything in a forked child: it is no rank."""
+        self._driver.forget_threads()
+        self._mutex = self._driver.mutex
+        self._failure = ForkedError(self.world.rank)
+        for handle in list(self._handles.values()):
+            handle.drop_callbacks()
+            handle.finish(self._failure)
 
     def _fail_all(self, error: Callable[[Handle], BaseException]) -> None:
         for handle in list(self._handles.values()):
@@ -431,6 +469,14 @@ def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
     for ranks in process_sets:
         engine.add_process_set(ranks)
     return engine
+
+
+def _end_in_child() -> None:
+    for engine in _current:
+        engine.end_in_child()
+
+
+os.register_at_fork(after_in_child=_end_in_child)
 
 
 def current() -> Engine:

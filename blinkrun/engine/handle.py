@@ -161,6 +161,10 @@ class Handle:
         if self._callbacks:
             self._call_back()
 
+    def drop_callbacks(self) -> None:
+        """Call nobody when it is done."""
+        self._callbacks.clear()
+
     def _call_back(self) -> None:
         while self._callbacks:
             try:

@@ -214,6 +214,11 @@ class Negotiator:
         ]
         return find_conflicts(sorted(found, key=lambda pending: pending.number), self.sets)
 
+    def not_joined(self, process_set: int) -> tuple[Rank, ...]:
+        """Return the ranks of a process set for which those that have joined wait."""
+        group = self._groups[process_set]
+        return group.ranks_of(group.full & ~group.joined)
+
     def is_idle(self) -> bool:
         """Whether this rank wants nothing and has nothing on its way."""
         return not (
