@@ -120,7 +120,7 @@ setup(
     package_dir={"blinkrun.launcher": "launcher"},
     package_data={
         # alias/ is no package of ours: `blinkrun --horovod` puts that folder on a job's path
-        "blinkrun": ["py.typed", "*.pyi", "alias/horovod/*.py", "alias/horovod/*/*.py"],
+        "blinkrun": ["py.typed", "*.pyi", "alias/horovod/**/*.py"],
         "blinkrun.paper": ["data/*.csv", "data/README.md"],
     },
     include_package_data=False,
