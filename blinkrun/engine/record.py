@@ -41,7 +41,7 @@ class Record:
         timeline = self.timeline
         if timeline is not None:
             self._open.add((request.process_set, request.name))
-            timeline.begin(request.name, negotiating(request.kind))
+            timeline.begin(title(request), negotiating(request.kind))
 
     def ready(self, entries: Sequence[Entry]) -> None:
         """Note that all ranks have asked for it."""
@@ -53,8 +53,8 @@ class Record:
         for entry in entries:
             request = entry.request
             if entry.is_mine and (request.process_set, request.name) in self._open:
-                timeline.end(request.name, at_ns=self._ready_ns)
-                timeline.begin(request.name, request.kind.name, at_ns=self._ready_ns)
+                timeline.end(title(request), at_ns=self._ready_ns)
+                timeline.begin(title(request), request.kind.name, at_ns=self._ready_ns)
 
     def ran(
         self,
@@ -70,7 +70,7 @@ class Record:
         if timeline is None:
             return
         channels = transfer.communicator.executor.group.last_channels()
-        for name in dict.fromkeys(request.name for request in requests):
+        for name in dict.fromkeys(map(title, requests)):
             timeline.span(name, QUEUE, self._ready_ns, begun_ns)
             if packed_ns > begun_ns:
                 timeline.span(name, PACK, begun_ns, packed_ns)
@@ -84,7 +84,7 @@ class Record:
             key = (request.process_set, request.name)
             if key in self._open:
                 self._open.discard(key)
-                self.timeline.end(request.name)
+                self.timeline.end(title(request))
 
     def set_timeline(self, timeline: Timeline | None) -> None:
         """Write to another timeline, or to none; the one before is closed."""
@@ -92,6 +92,17 @@ class Record:
         self._open.clear()
         if before is not None:
             before.close()
+
+
+def title(request: Request) -> str:
+    """Return how the timeline calls a request: its kind is said, and only once.
+
+    >>> from blinkrun.engine.request import Kind
+    >>> title(Request("loss", Kind.ALLREDUCE)), title(Request("barrier.noname.0.1", Kind.BARRIER))
+    ('allreduce.loss', 'barrier.noname.0.1')
+    """
+    kind = f"{request.kind.label}."
+    return request.name if request.name.startswith(kind) else kind + request.name
 
 
 def _channels(
