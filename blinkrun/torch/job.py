@@ -92,12 +92,12 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Begin to write a Chrome trace of this rank's collectives to `file_path`.
+    """Begin to write a Chrome trace of the collectives to `file_path`; rank 0 writes it.
 
     Parameters
     ----------
     file_path : path
-        Overwritten if it exists. At every moment it holds valid JSON.
+        Overwritten if it exists. At every moment it holds valid JSON. Other ranks do nothing.
     mark_cycles : bool
         Also mark each round of negotiation.
     """
