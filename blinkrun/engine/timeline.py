@@ -3,13 +3,12 @@
 A tensor is a "process" of the trace and activities nest on it, under the names that Horovod's
 timeline has: ``NEGOTIATE_ALLREDUCE`` from this rank's offer until all have offered, then
 ``ALLREDUCE`` with what it is made of. The file is written as the job runs and is whole JSON after
-every write, so that what a killed job leaves can be opened.
+every write, so that what a killed job leaves can be opened (`trace_file`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from blinkrun import log
 from blinkrun.engine.request import Kind
+from blinkrun.engine.trace_file import TraceFile
 from blinkrun.errors import UsageError
 from blinkrun.types import Rank
 
@@ -28,7 +28,6 @@ CYCLE_START = "CYCLE_START"
 
 _PERIOD_NS = 25_000_000  # between writes; scripts read the file 0.1 s after what they look for
 _MOST_EVENTS = 512  # held back; about 64 KiB of text
-_END = b"\n]"
 
 _Event = tuple[int, str, str, str, dict[str, Any]]
 
@@ -73,19 +72,15 @@ class Timeline:
         self._events: list[_Event] = []
         self._numbers: dict[str, int] = {}  # of tensors, from 1; 0 is the rank itself
         self._start_ns = self._written_ns = time.monotonic_ns()
+        since_epoch = {"start_time_since_epoch_in_micros": time.time_ns() // 1000}
+        first = [
+            _metadata("process_name", 0, {"name": f"rank {rank}", **since_epoch}),
+            _metadata("process_sort_index", 0, {"sort_index": 0}),
+        ]
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            self._file: TraceFile | None = TraceFile(path, first)
         except OSError as err:
             raise UsageError(f"timeline {path} cannot be written: {err.strerror}") from err
-        self._end = 0  # where the closing bracket is
-        since_epoch = {"start_time_since_epoch_in_micros": time.time_ns() // 1000}
-        self._put(
-            b"[\n",
-            [
-                _metadata("process_name", 0, {"name": f"rank {rank}", **since_epoch}),
-                _metadata("process_sort_index", 0, {"sort_index": 0}),
-            ],
-        )
 
     def begin(
         self,
@@ -130,12 +125,13 @@ class Timeline:
     def close(self) -> None:
         """Write what is left and close the file. Later events are ignored."""
         with self._lock:
-            if self._file < 0:
-                return
             self._write()
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
+            file, self._file = self._file, None
+            if file is not None:
+                try:
+                    file.close()
+                except OSError as err:
+                    self._say_why(err)
 
     # ---- inside --------------------------------------------------------------------------------
 
@@ -145,7 +141,7 @@ class Timeline:
         now_ns = time.monotonic_ns()
         when_ns = now_ns if at_ns is None else at_ns
         with self._lock:
-            if self._file < 0:
+            if self._file is None:
                 return
             self._events.append((when_ns, phase, tensor, name, more))
             if len(self._events) >= _MOST_EVENTS or now_ns - self._written_ns > _PERIOD_NS:
@@ -154,32 +150,16 @@ class Timeline:
     def _write(self) -> None:
         events, self._events = self._events, []
         self._written_ns = time.monotonic_ns()
-        if events and self._file >= 0:
-            self._put(b",\n", [line for event in events for line in self._format(event)])
-
-    def _put(self, before: bytes, lines: list[str]) -> None:
-        """Write lines and a new end over the old end, in one call: it is never without an end."""
-        text = before + ",\n".join(lines).encode() + _END
-        try:
-            written = os.pwrite(self._file, text, self._end)
-            if written < len(text):
-                raise OSError(0, f"only {written} of {len(text)} bytes were written")
-        except OSError as err:
-            self._give_up(err)
+        if not events or self._file is None:
             return
-        self._end += len(text) - len(_END)
-
-    def _give_up(self, err: OSError) -> None:
-        """Leave the file as it was before: a full disk must not end the training."""
-        log.say(f"timeline {self.path} ends here: {err.strerror}", self._rank)
-        file, self._file = self._file, -1
         try:
-            if self._end:
-                os.pwrite(file, _END, self._end)
-                os.truncate(file, self._end + len(_END))
-        except OSError:
-            pass  # said already that the file ends
-        os.close(file)
+            self._file.append(line for event in events for line in self._format(event))
+        except OSError as err:  # a full disk must not end the training
+            self._file = None
+            self._say_why(err)
+
+    def _say_why(self, err: OSError) -> None:
+        log.say(f"timeline {self.path} ends here: {err.strerror}", self._rank)
 
     def _format(self, event: _Event) -> list[str]:
         when_ns, phase, tensor, name, more = event

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blinkrun.engine.events import Entry
@@ -51,6 +51,7 @@ def bytes_of(batch, at):
 
 
 @given(entries(), st.integers(0, 800), st.integers(1, 800))
+@settings(max_examples=40)
 def test_every_tensor_travels_once_with_its_like_and_in_order(given_entries, fusion_bytes, largest):
     batches = plan_fusion(given_entries, fusion_bytes=fusion_bytes, largest=largest)
     travelled = [(each.request.name, member) for b in batches for each, member in b.members]
