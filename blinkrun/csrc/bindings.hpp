@@ -47,8 +47,13 @@ struct Handle {
   std::unique_ptr<Queue> queue;
   const uint32_t joined_after = forks.load();
 
+  // False in a child of the process that joined: it shares the memory, but is no rank.
+  bool is_ours() const { return forks.load(std::memory_order_relaxed) == joined_after; }
+  ~Handle() {
+    if (!is_ours()) (void)queue.release();  // its thread has stayed with the parent
+  }
   void refuse_after_fork() const {
-    if (forks.load(std::memory_order_relaxed) != joined_after)
+    if (!is_ours())
       throw std::runtime_error(
           "this process was forked from a rank after blinkrun.init(); only the rank itself may call "
           "collectives");

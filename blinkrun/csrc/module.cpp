@@ -308,8 +308,12 @@ PYBIND11_MODULE(_core, m) {
         return h.group->arena().contains(reinterpret_cast<const void*>(p));
       })
       .def("arena_in_use", [](Handle& h) { return h.group->heap().in_use(); })
-      .def("leave", [](Handle& h) { h.group->leave(); })
-      .def("abort", [](Handle& h, const std::string& text) { h.group->abort(text); })
+      .def("leave", [](Handle& h) {
+        if (h.is_ours()) h.group->leave();
+      })
+      .def("abort", [](Handle& h, const std::string& text) {
+        if (h.is_ours()) h.group->abort(text);
+      })
       .def("aborted", [](Handle& h) { return h.group->aborted(); })
       .def("all_left", [](Handle& h) { return h.group->all_left(); })
       .def("gone", [](Handle& h) { return h.group->gone(); })
@@ -321,7 +325,10 @@ PYBIND11_MODULE(_core, m) {
         return channels;
       })
       .def("idle", [](Handle& h) { return !h.queue || h.queue->idle(); })
-      .def("close", [](Handle& h) { py::gil_scoped_release release; h.queue.reset(); })
+      .def("close", [](Handle& h) {
+        py::gil_scoped_release release;
+        if (h.is_ours()) h.queue.reset();
+      })
       .def("calls", [](Handle& h) { return h.group->calls(); })
       .def("last_ns", [](Handle& h) { return h.group->last_ns(); })
       .def("last_paced_ns", [](Handle& h) { return h.group->last_paced_ns(); })

@@ -14,7 +14,7 @@ from support.places import TESTS
 from blinkrun import nccl
 
 sys.path.insert(0, str(TESTS / "ranks" / "cases"))
-import nccl_cases  # noqa: E402 - processes that are forked or spawned find it there
+import nccl_cases
 
 DEADLINE_S = 60
 
