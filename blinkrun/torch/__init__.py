@@ -102,6 +102,9 @@ from blinkrun.torch.state import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from blinkrun.torch.sync_batch_norm import (
+    SyncBatchNorm,
+)
 
 __all__ = [
     "Adasum",
@@ -115,6 +118,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

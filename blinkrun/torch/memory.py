@@ -30,8 +30,6 @@ class BucketMemory:
 
     Attributes
     ----------
-    views : list of torch.Tensor or None
-        The place of each gradient, in the shape of its parameter; None without a bucket.
     flags : torch.Tensor
         A byte for each gradient.
     flags_call : Call
@@ -55,7 +53,7 @@ class BucketMemory:
         begin = layout.flags_offset_bytes
         self.flags = arena[begin : begin + len(params)]
         self.flags_call = exchange.call("flags", self.flags, self.flags, op=Op.MAX)
-        self.views: list[torch.Tensor | None] = [None] * len(params)
+        self._places: list[_Place | None] = [None] * len(params)
         self._results: list[torch.Tensor] = []
         for bucket in layout.buckets:
             begin = bucket.offset_bytes
@@ -65,9 +63,14 @@ class BucketMemory:
             for slot in bucket.slots:
                 param = params[slot.gradient]
                 line = result[slot.start : slot.start + slot.num_elements]
-                self.views[slot.gradient] = line.as_strided(param.shape, grad_strides(param))
+                self._places[slot.gradient] = _Place(line, param.shape, grad_strides(param))
         self._in_place = [self._call(k, result) for k, result in enumerate(self._results)]
         self._elsewhere: dict[int, Call] = {}
+
+    def view(self, index: int) -> torch.Tensor | None:
+        """Return the place of a gradient, in the shape of its parameter; None without a bucket."""
+        place = self._places[index]
+        return None if place is None else place.view()
 
     def call(self, bucket: int) -> Call:
         """Return the reduction of a bucket."""
@@ -89,6 +92,24 @@ class BucketMemory:
     def _call(self, bucket: int, source: torch.Tensor) -> Call:
         result = self._results[bucket]
         return self._exchange.call(f"bucket{bucket}", source, result, **self._reduction)
+
+
+class _Place:
+    """The place of a gradient, as the tensor that parameters are given for it."""
+
+    __slots__ = ("_address", "_line", "_shape", "_strides", "_view")
+
+    def __init__(self, line: torch.Tensor, shape: torch.Size, strides: tuple[int, ...]) -> None:
+        self._line = line
+        self._shape, self._strides = shape, strides
+        self._view = line.as_strided(shape, strides)
+        self._address = self._view.data_ptr()
+
+    def view(self) -> torch.Tensor:
+        """Return the tensor; a new one if ``param.grad.data = ...`` has taken the old elsewhere."""
+        if self._view.data_ptr() != self._address:
+            self._view = self._line.as_strided(self._shape, self._strides)
+        return self._view
 
 
 def is_alike(grad: torch.Tensor, view: torch.Tensor) -> bool:

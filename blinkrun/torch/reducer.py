@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from blinkrun.engine.bucket import (
+    NO_BUCKET,
     BucketLayout,
     BucketProgress,
     GradientSpec,
@@ -219,15 +220,16 @@ class Reducer:
             form = _form_of(grad)
             if form != self._forms[index]:
                 self._memory.flags[index] = form
-            if self._memory.views[index] is not None:
-                self._take_in(index, grad)
+            view = self._memory.view(index)
+            if view is not None:
+                self._take_in(index, grad, view)
         for bucket in self._progress.arrive(index):
             if self._overlap:
                 self._in_flight.append(self._exchange.start(self._memory.call(bucket)))
 
-    def _take_in(self, index: int, grad: torch.Tensor | None) -> None:
+    def _take_in(self, index: int, grad: torch.Tensor | None, view: torch.Tensor) -> None:
         """Make a gradient part of its bucket's reduction, copying it if it is small."""
-        view, bucket = self._memory.views[index], self._progress.layout.bucket_of[index]
+        bucket = self._progress.layout.bucket_of[index]
         if grad is not None and grad.layout == torch.strided and self._codec.keeps(grad, view):
             if grad.data_ptr() == view.data_ptr():
                 self._memory.read_in_place(bucket)
@@ -275,16 +277,17 @@ class Reducer:
         for index in changed:
             self._forms[index] = forms[index]
         for index in dict.fromkeys((*self._elsewhere, *absent, *changed)):
-            if forms[index] != ABSENT and self._memory.views[index] is not None:
-                self._give(index)
+            view = self._memory.view(index)
+            if forms[index] != ABSENT and view is not None:
+                self._give(index, view)
         others = [i for i in self._outside if forms[i] != ABSENT]
         self._reduce_sparse([i for i in others if not self._is_placed(i)])
         if changed:
             self._place(late=[i for i in others if self._is_placed(i)])
 
-    def _give(self, index: int) -> None:
+    def _give(self, index: int, view: torch.Tensor) -> None:
         """Make what lies in its bucket the gradient of parameter `index`."""
-        param, view = self._params[index], self._memory.views[index]
+        param = self._params[index]
         if self._forms[index] == DENSE and self._codec.keeps(param, view):
             param.grad = view
         else:
@@ -370,7 +373,7 @@ class Reducer:
             layout, self._params, self._dtypes, self._exchange, **self._reduction
         )
         self._usual_flags = torch.tensor(self._forms, dtype=torch.uint8)
-        self._outside = [i for i, view in enumerate(self._memory.views) if view is None]
+        self._outside = [i for i, bucket in enumerate(layout.bucket_of) if bucket == NO_BUCKET]
         self._memory.flags.copy_(self._usual_flags)
 
     def _hook(self) -> None:
@@ -431,7 +434,7 @@ def _sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
     if param.grad is None:
         indices = torch.empty(sparse_dim, 0, dtype=torch.int64)
         values = torch.empty(0, *param.shape[sparse_dim:], dtype=param.dtype)
-        return torch.sparse_coo_tensor(indices, values, param.shape)
+        return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
     return param.grad if param.grad.is_sparse else param.grad.to_sparse(sparse_dim)
 
 

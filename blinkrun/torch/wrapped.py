@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import warnings
 from collections.abc import Callable, Iterator
@@ -185,7 +184,7 @@ class DistributedMixin:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies and pickles are plain optimizers: hooks and buckets stay with this one."""
-        return copyreg.__newobj__, (_own_class(type(self)),), self.__getstate__()  # type: ignore[attr-defined]
+        return _new, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[attr-defined]
 
     # ---- inside --------------------------------------------------------------------------------
 
@@ -255,9 +254,9 @@ def _distributed_class(base: type, mixin: type) -> type:
     return type(f"Distributed{base.__name__}", (mixin, base), {})
 
 
-def _own_class(distributed: type) -> type:
-    """Return the class that an optimizer had before it was wrapped."""
-    return distributed.__bases__[1]
+def _new(own_class: type) -> Any:
+    """Return an optimizer without content, for a copy or a pickle to fill."""
+    return own_class.__new__(own_class)
 
 
 def _rewrap_step(optimizer: Any) -> None:

@@ -4,11 +4,15 @@ import traceback
 import warnings
 
 import torch
+import torch_adasum_cases
 import torch_autograd_cases
+import torch_batch_norm_cases
 import torch_calls_cases
 import torch_dtypes_cases
+import torch_gradients_cases
 import torch_ops_cases
 import torch_optimizer_cases
+import torch_optimizer_usage_cases
 import torch_sets_cases
 import torch_state_cases
 import torch_usage_cases
@@ -26,6 +30,10 @@ MODULES = (
     torch_optimizer_cases,
     torch_variants_cases,
     torch_usage_cases,
+    torch_gradients_cases,
+    torch_adasum_cases,
+    torch_batch_norm_cases,
+    torch_optimizer_usage_cases,
 )
 
 
