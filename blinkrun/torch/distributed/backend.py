@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from blinkrun import env
 from blinkrun.assembly import assemble
 from blinkrun.torch.distributed.group import NAME, BlinkProcessGroup
 from blinkrun.torch.distributed.store import StoreControl
@@ -48,7 +49,7 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
         If the ranks are on several hosts, or cannot share memory.
     """
     del extra
-    timeout_s = options.timeout.total_seconds()
+    timeout_s = _deadline_s(options.timeout.total_seconds())
     control = StoreControl(
         options.store, options.group_rank, options.group_size, timeout_s=timeout_s
     )
@@ -63,6 +64,11 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
     _groups.add(group)
     _hook()
     return group
+
+
+def _deadline_s(of_script: float) -> float:
+    """Return the deadline: the script's, or that of `blinkrun --timeout` where it is shorter."""
+    return min(of_script, env.timeout_s()) if env.TIMEOUT in os.environ else of_script
 
 
 def _hook() -> None:

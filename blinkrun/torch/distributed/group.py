@@ -31,6 +31,7 @@ from blinkrun.torch.overlap import choose_overlap
 from blinkrun.types import Rank
 
 NAME = "blink"
+END_GRACE_S = 0.5  # what a call under way gets to end by itself when the process ends
 _in_backward = torch._C._current_graph_task_id  # -1 where no backward is under way
 _CPU = torch.device("cpu")
 
@@ -401,28 +402,45 @@ class BlinkProcessGroup(ProcessGroup):
         return Lane("blinkrun-batch").submit(wait_for_all, [], "a coalesced batch")
 
     def shutdown(self) -> None:
-        """Leave the group, after what is under way; harmless if called again."""
+        """Leave the group, after the collectives under way; harmless if called again."""
         if self.communicator.is_closed:
             return
         error = NotInitializedError("a collective of a process group that was destroyed")
-        self._messages.close(error)
-        self._lane.close(error, timeout_s=self.communicator.executor.timeout_s)
+        self._lane.refuse(error)
+        self._lane.join(self.communicator.executor.timeout_s)
+        self._end_lanes(error, "destroyed a process group")
         self.communicator.close()
 
     def abort(self) -> None:
         """End the group on all ranks: what is under way fails everywhere."""
         if not self.communicator.is_closed:
-            self.communicator.executor.group.abort(f"rank {self._rank} aborted the process group")
+            self.communicator.executor.group.abort(f"rank {self.global_rank} aborted its group")
             self.shutdown()
 
     def end(self, reason: str | None) -> None:
-        """Leave without waiting, at the end of the process; `reason` if it fails."""
+        """Leave at the end of the process, without waiting for others; `reason` if it fails."""
         if self.communicator.is_closed:
             return
         group = self.communicator.executor.group
         if reason is not None:
             group.abort(reason)
+        self._end_lanes(NotInitializedError("a collective of a process that ends"), "ended")
         group.leave()
+
+    def _end_lanes(self, error: BaseException, what: str) -> None:
+        """End the helper threads: the interpreter kills those that come back to it at its end.
+
+        A call of theirs that does not end by itself is given up, on all ranks.
+        """
+        lanes = [self._lane, *self._messages.lanes()]
+        for lane in lanes:
+            lane.refuse(error)
+        are_over = [lane.join(END_GRACE_S) for lane in lanes]
+        if not all(are_over):
+            reason = f"rank {self.global_rank} {what} while a call of its was under way"
+            self.communicator.executor.group.abort(reason)
+            for lane in lanes:
+                lane.join(END_GRACE_S)
 
     def _start(
         self, body: Callable[[], Any], results: list[torch.Tensor], what: str, opts: Any

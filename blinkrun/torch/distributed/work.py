@@ -208,15 +208,20 @@ class Lane:
         self._jobs.put(work)
         return work
 
-    def close(self, error: BaseException, *, timeout_s: float | None = None) -> None:
-        """Take no more calls, which get `error`; wait for those before, at most `timeout_s`."""
+    def refuse(self, error: BaseException) -> None:
+        """Take no more calls, which get `error`; those before go on."""
         with self._count:
             self._closed = error
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._jobs.put(None)
-            if thread is not threading.current_thread():
-                thread.join(timeout_s)
+            if self._thread is not None:
+                self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the calls before `refuse`; False if they are not through within `timeout_s`."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
 
     def _serve(self) -> None:
         while True:
