@@ -44,6 +44,19 @@ def test_messages_name_ranks_of_the_world(run_ranks):
     assert [total, *(each for _, each in others)] == [3.0] * 3
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_messages_go_around_in_the_world_and_in_a_group(run_ranks, size):
+    assert run_ranks("group_cases:messages", size=size) == [0] * size
+
+
+def test_a_signal_ends_the_wait_for_a_message(run_ranks):
+    first, *others = run_ranks("group_cases:interrupted_recv", size=3)
+    assert first == ["interrupted", True]
+    for kind, text in others:
+        assert kind == "AbortedError"
+        assert "rank 0 was interrupted in a send or recv" in text
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_world_comes_and_goes_and_leaves_nothing(run_ranks, size):
     for seen in run_ranks("group_cases:comes_and_goes", size=size, rounds=6):

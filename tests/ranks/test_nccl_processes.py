@@ -58,7 +58,10 @@ def run(case, size, *, how="spawn", silent=()):
 @pytest.mark.parametrize(("size", "how"), [(1, "fork"), (2, "fork"), (3, "spawn")])
 def test_ranks_find_each_other_by_the_id_alone(size, how):
     """Also processes forked from one that has imported everything, as multiprocessing does."""
-    assert run("everything", size, how=how) == {rank: [0, False] for rank in range(size)}
+    answers = run("everything", size, how=how)
+    assert {rank: wrong for rank, (wrong, _) in answers.items()} == dict.fromkeys(range(size), 0)
+    if how == "spawn":  # a fork has what its parent has imported
+        assert not any(has_mpi for _, has_mpi in answers.values())
 
 
 def test_a_rank_that_is_killed_is_told_to_the_others():
@@ -68,6 +71,12 @@ def test_a_rank_that_is_killed_is_told_to_the_others():
         assert without_a_call == [6, "rank 1 died"]
         assert in_a_call[0] == 6
         assert "rank 1 has died" in in_a_call[1]
+
+
+def test_a_sender_that_dies_leaves_no_half_message():
+    (status, detail) = run("one_is_killed_in_a_message", 2, silent=[1])[0]
+    assert status == 6
+    assert "rank 1 has died while rank 0 waits for it in recv of 8388608 bytes" in detail
 
 
 def test_ranks_that_count_differently_are_told():

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import blinkrun
 from blinkrun import runtime
 from blinkrun.comm import mpi
 from blinkrun.errors import AbortedError, CollectiveTimeoutError, PeerLeftError, UsageError
+from blinkrun.messages import Recv, Send
 
 
 def members(rank, size):
@@ -92,6 +94,48 @@ def names_in_messages():
     return [said, float(blinkrun.allreduce(np.ones(1))[0])]
 
 
+def around(group, array):
+    """What the rank before sent; every rank sends to the next and receives."""
+    got = np.empty_like(array)
+    if group.size > 1:
+        ahead, behind = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+        group.exchange([Send(array, ahead), Recv(got, behind)])
+    return got
+
+
+def messages():
+    """Rings of messages in the world and in a group of two at once, beside collectives."""
+    blinkrun.init()
+    world = blinkrun.world()
+    rank, size = world.rank, world.size
+    part = runtime.subgroup([size - 1, 0]) if rank in (0, size - 1) else None
+    wrong = 0
+    for count in (0, 1, 4099, 300_007):
+        mine = np.full(count, rank, np.int32)
+        wrong += int((around(world, mine) != (rank - 1) % size).sum())
+        if part:
+            wrong += int((around(part, mine) != size - 1 - rank).sum())
+        wrong += int((world.allreduce(mine) != size * (size - 1) // 2).sum())
+    return wrong
+
+
+def interrupted_recv():
+    """What Ctrl-C in a rank that waits for a message does to it and to the others."""
+    blinkrun.init()
+    world = blinkrun.world()
+    world.barrier()
+    if world.rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        started = time.monotonic()
+        try:
+            world.recv(np.ones(10), 1)
+        except KeyboardInterrupt:
+            return ["interrupted", time.monotonic() - started < 5]
+        return ["no error", False]
+    return first_error_of(lambda: world.recv(np.ones(10), 0, 1))[:2]
+
+
 def resources():
     maps = Path("/proc/self/maps").read_text(encoding="ascii").count("blinkrun-")
     return [len(os.listdir("/proc/self/fd")), maps]
@@ -108,6 +152,7 @@ def comes_and_goes(rounds):
         for _ in range(5):
             short = runtime.subgroup(range(size))
             short.allreduce(np.ones(10))
+            around(short, np.full(100_000, rank))  # more than a pipe's ring holds
             short.barrier()
             short.close()
         sums = [float(each.allreduce(np.ones(7))[3]) for each in (group, part) if each]

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 
@@ -69,6 +70,23 @@ def one_is_killed(unique_id, rank, size):
     except NcclError as err:
         seen.append([err.status, err.detail])
     return seen
+
+
+def one_is_killed_in_a_message(unique_id, rank, size):
+    """A sender dies when part of its message is in the ring; the part is no message."""
+    comm = NcclCommunicator(size, unique_id, rank)
+    x = np.ones(1 << 20)
+    if rank == 1:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        comm.send(where(x), x.size, nccl.NCCL_DOUBLE, 0, 0)
+    time_left = time.monotonic() + 10
+    while 1 not in comm._communicator.executor.group.gone() and time.monotonic() < time_left:
+        time.sleep(0.01)
+    try:
+        comm.recv(where(x), x.size, nccl.NCCL_DOUBLE, 1, 0)
+    except NcclError as err:
+        return [err.status, err.detail]
+    return "no error"
 
 
 def one_disagrees(unique_id, rank, size):
