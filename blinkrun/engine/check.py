@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from blinkrun.engine.arithmetic import is_finite
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import ADASUM, Kind, Request
+from blinkrun.engine.transfer import rows
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.types import DType, Op
 
@@ -14,20 +15,28 @@ _REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
 _NO_SCALES = (1.0, 1.0)
 
 
-def check(request: Request, parts: Sequence[Part], *, check_nan: bool) -> str:
+def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool) -> str:
     """Return what ``--check-nan`` has against the values, empty if nothing.
+
+    Parameters
+    ----------
+    size : int
+        Ranks of the process set.
 
     Raises
     ------
     UsageError
         If there is not one part for each member.
     InvalidBufferError
-        If the operation does not go with the type of a tensor.
+        If the operation does not go with the type of a tensor, or the splits with its rows.
     """
     if len(parts) != len(request.members):
         raise UsageError(
             f"'{request.name}' has {len(request.members)} members and {len(parts)} parts"
         )
+    if request.kind is Kind.ALLTOALL:
+        for part in parts:
+            _check_splits(request, rows(part.source.shape), size)
     if request.kind not in _REDUCTIONS:
         return ""
     defect = ""
@@ -36,8 +45,26 @@ def check(request: Request, parts: Sequence[Part], *, check_nan: bool) -> str:
         _check_arithmetic(request, source.dtype)
         is_checked = check_nan and source.dtype.is_float
         if is_checked and not is_finite(source.pointer, source.count, source.dtype):
-            defect = "holds NaN or infinity"
+            defect = "holds NaN or infinity, which --check-nan (BLINKRUN_CHECK_NAN) refuses"
     return defect
+
+
+def _check_splits(request: Request, num_rows: int, size: int) -> None:
+    name, splits = request.name, request.splits
+    if not splits and num_rows % size:
+        raise InvalidBufferError(
+            f"alltoall '{name}': {num_rows} rows do not divide evenly among {size} ranks; give"
+            " splits"
+        )
+    if splits and len(splits) != size:
+        raise InvalidBufferError(
+            f"alltoall '{name}': {len(splits)} splits for {size} ranks; give one for each"
+        )
+    if splits and (min(splits) < 0 or sum(splits) != num_rows):
+        raise InvalidBufferError(
+            f"alltoall '{name}': splits {list(splits)} make {sum(splits)} rows, the tensor has"
+            f" {num_rows}; they must add up to it, none below 0"
+        )
 
 
 def _check_arithmetic(request: Request, dtype: DType) -> None:

@@ -28,7 +28,7 @@ from blinkrun.types import Rank
 
 LOOK_S = 0.5  # how often a driver that waits looks for ranks that are late or gone
 HELPER_SLEEP_S = 3600.0  # of the helper: it is woken when there is something to do
-TICK_S = 1.0  # of one that has to write what is held back
+TICK_S = 0.05  # of one that has to write what is held back: scripts read it soon
 STOP_S = 10.0  # that a helper gets to end
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blinkrun import env, log, runtime
-from blinkrun.engine.agree import name_ranks
 from blinkrun.engine.check import check
 from blinkrun.engine.drive import Driver
 from blinkrun.engine.events import JOIN, Event, Failed, Joined, Noted, Ready, Verdict
@@ -34,7 +33,6 @@ from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
     CollectiveError,
-    CollectiveTimeoutError,
     DuplicateNameError,
     ForkedError,
     NotInitializedError,
@@ -131,7 +129,7 @@ class Engine:
         CollectiveError
             If the engine has come to an end: a rank is gone, a deadline is over.
         """
-        defect = check(request, parts, check_nan=self.settings.check_nan)
+        defect = self._check(request, parts)
         handle = Handle(self, request, parts)
         with self._mutex:
             self._offer(handle, defect)
@@ -361,24 +359,9 @@ class Engine:
         if timeline is not None:
             timeline.tick()
         with self._mutex:
-            self._look_for_silence(now_s)
+            joined = [number for number, name in self._handles if name == JOIN]
+            self._watch.look_after_joins(joined, now_s - self._driver.heard_s)
             return self._watch.look(now_s)
-
-    def _look_for_silence(self, now_s: float) -> None:
-        """End a join for whose missing ranks there has been no sign of life within the deadline."""
-        timeout_s = self.world.executor.timeout_s
-        if now_s - self._driver.heard_s < timeout_s:
-            return
-        for process_set, name in list(self._handles):
-            if name == JOIN:
-                missing = self._negotiator.not_joined(process_set)
-                raise CollectiveTimeoutError(
-                    f"rank {self.world.rank}: join waits for {name_ranks(missing)}, and no rank has"
-                    f" asked for anything for {timeout_s:g} s; raise BLINKRUN_TIMEOUT_S (or"
-                    " --timeout) if they are only slow",
-                    missing,
-                    timeout_s,
-                )
 
     def _give_up(self, error: BaseException) -> None:
         """End the engine: every request under way and every later call gets the error."""
@@ -412,6 +395,15 @@ class Engine:
             handle.finish(error(handle))
 
     # ---- checks --------------------------------------------------------------------------------
+
+    def _check(self, request: Request, parts: Sequence[Part]) -> str:
+        size = self._sets.size(request.process_set)
+        defect = check(request, parts, size=size, check_nan=self.settings.check_nan)
+        if defect:
+            where = f" at {request.where}" if request.where else ""
+            kind = request.kind.label
+            defect = f"rank {self.world.rank}: {kind} '{request.name}'{where} {defect}"
+        return defect
 
     def _offer(self, handle: Handle, defect: str) -> None:
         """Put a request into the outbox; the mutex is held."""

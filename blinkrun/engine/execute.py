@@ -28,7 +28,7 @@ from blinkrun.engine.transfer import Transfer
 from blinkrun.errors import InternalError
 from blinkrun.types import Collective, DType, Op
 
-LARGEST_PACKED = 1 << 20  # bytes of a member; for larger ones the copies cost more than a call
+LARGEST_PACKED = 256 << 10  # bytes of a member; from there on copies cost more than a call
 
 Find = Callable[[Request], Handle]
 

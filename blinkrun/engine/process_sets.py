@@ -51,6 +51,10 @@ class ProcessSets:
         """Whether this rank belongs to a set; sets that do not exist are nobody's."""
         return number in self._communicators
 
+    def size(self, number: int) -> int:
+        """Return how many ranks a set has; 1 if there is no such set, which others refuse."""
+        return len(self._members.get(number, (0,)))
+
     def communicator(self, number: int) -> Communicator:
         """Return the communicator of a set.
 

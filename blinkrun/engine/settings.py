@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from blinkrun import env
 
-FUSION_BYTES = 16 << 20
+FUSION_BYTES = 1 << 20  # so much stays in the cache from packing to unpacking
 CACHE_CAPACITY = 8192
 STALL_WARNING_S = 60.0
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import NoReturn
 
 from blinkrun import log
+from blinkrun.engine.agree import name_ranks
 from blinkrun.engine.events import Pending
 from blinkrun.engine.journal import Journal
 from blinkrun.engine.negotiate import Negotiator
@@ -72,6 +73,7 @@ class Watch:
         self._negotiator = negotiator
         self._journal = journal
         self._stall = StallWatch(warning_s, min(shutdown_s or timeout_s, timeout_s))
+        self._timeout_s = timeout_s
         self._say = say
         self._inquiries: dict[int, _Inquiry] = {}
         self._next_number = 0
@@ -95,6 +97,29 @@ class Watch:
         is_asked = self._ask(now_s, [each for each in reports if self._speaks_about(each.pending)])
         self._end_if_nobody_speaks(now_s, [each for each in reports if each.kind == END])
         return is_asked
+
+    def look_after_joins(self, joined: Sequence[int], silent_s: float) -> None:
+        """End the job if ranks that have not joined have given no sign of life for too long.
+
+        A rank that has joined waits as long as the others train.
+
+        Parameters
+        ----------
+        joined : sequence of int
+            The process sets that this rank has joined.
+        silent_s : float
+            Seconds since any rank has asked for anything.
+        """
+        if not joined or silent_s < self._timeout_s:
+            return
+        missing = self._negotiator.not_joined(joined[0])
+        raise CollectiveTimeoutError(
+            f"rank {self._rank}: join waits for {name_ranks(missing)}, and no rank has asked for"
+            f" anything for {silent_s:.0f} s; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are"
+            " only slow",
+            missing,
+            self._timeout_s,
+        )
 
     def noted(self, sender: Rank, payload: bytes) -> None:
         """Take a note of another rank's watch; what is to be answered goes to the outbox."""

@@ -14,6 +14,7 @@ from blinkrun.engine.settings import Settings
 from blinkrun.errors import (
     AbortedError,
     CollectiveTimeoutError,
+    InvalidBufferError,
     MismatchError,
     NonFiniteError,
     PeerLeftError,
@@ -49,6 +50,7 @@ def test_ranks_that_disagree_all_hear_both_values_and_go_on():
         messages = []
         for number, (kind, other, _) in enumerate(DISAGREEMENTS):
             options = {"arrays": [ONES], "kind": kind, "root": 0 if kind is Kind.BROADCAST else -1}
+            options["splits"] = (1, 1, 0) if kind is Kind.ALLTOALL else ()
             if rank == 1:
                 options |= {"root": -1} | other
                 if kind is Kind.BROADCAST and "root" not in other:
@@ -117,7 +119,8 @@ def test_what_needs_every_rank_fails_while_one_has_joined(kind):
     def body(engine):
         if engine.world.rank:
             with pytest.raises(MismatchError, match="joined"):
-                submit(engine, kind, "x", [ONES], root=1 if kind is Kind.BROADCAST else -1).wait()
+                root = 1 if kind is Kind.BROADCAST else -1
+                submit(engine, kind, "x", [np.ones((3, 2))], root=root).wait()
         return engine.join() in (0, 1, 2), engine.join()  # once more
 
     assert all(first for first, _ in run_engines(3, body))
@@ -209,6 +212,7 @@ def test_not_a_number_is_named_on_every_rank_and_only_when_asked_for():
             with pytest.raises(NonFiniteError) as caught:
                 submit(engine, kind, "bad", [ONES, data]).wait()
             messages.append((caught.value.name, caught.value.rank))
+            assert f"rank 1: {kind.label} 'bad' at script.py:1 holds NaN" in str(caught.value)
         submit(engine, Kind.ALLGATHER, "bad", [data]).wait()
         return messages, allreduce(engine, "bad", ONES).tolist()
 
@@ -306,6 +310,42 @@ def test_the_deadline_of_collectives_is_that_of_requests():
 
     over = threading.Event()
     assert run_engines(2, body, timeout_s=1.0)[0] == (1,)
+
+
+def test_a_join_waits_for_ranks_that_train_and_not_for_silence():
+    over = threading.Event()
+
+    def body(engine):
+        if engine.world.rank == 1:
+            for step in range(4):  # longer than the deadline, but never silent so long
+                assert not threading.Event().wait(0.4)
+                allreduce(engine, f"step{step}", ONES)
+            assert over.wait(30)
+            return None
+        with pytest.raises(CollectiveTimeoutError, match="join waits for rank 1") as caught:
+            engine.join()
+        over.set()
+        return caught.value.ranks
+
+    assert run_engines(2, body, timeout_s=1.2) == [(1,), None]
+
+
+def test_alltoall_refuses_splits_that_do_not_fit():
+    def body(engine):
+        data = np.ones((3, 2), np.float32)
+        for splits, words in [
+            ([], "3 rows do not divide evenly among 2 ranks"),
+            ([3], "1 splits for 2 ranks"),
+            ([1, 1], "make 2 rows, the tensor has 3"),
+            ([4, -1], "none below 0"),
+        ]:
+            with pytest.raises(InvalidBufferError, match=words):
+                submit(engine, Kind.ALLTOALL, "x", [data], splits=splits)
+        handle = submit(engine, Kind.ALLTOALL, "x", [data], splits=[1, 2])
+        handle.wait()
+        return handle.received_splits
+
+    assert run_engines(2, body) == [(1, 1), (2, 2)]
 
 
 def test_one_name_in_two_sets_that_wait_for_each_other_is_found():
