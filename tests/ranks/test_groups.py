@@ -6,6 +6,7 @@ import time
 
 import pytest
 from support.harness import mpiexec_command, rank_environ
+from support.places import TESTS
 
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
@@ -75,6 +76,26 @@ def test_a_member_that_is_gone_ends_the_waits_of_its_group(run_ranks):
     kind, text, rank, soon = run_ranks("group_cases:a_member_leaves", size=3)[0]
     assert (kind, rank, soon) == ("PeerLeftError", 2, True)
     assert "rank 2 has left" in text
+
+
+def test_the_example_of_the_page_runs(tmp_path):
+    page = (TESTS.parent / "docs" / "groups.md").read_text(encoding="utf-8")
+    script = tmp_path / "example.py"
+    script.write_text(page.split("```python\n")[1].split("```")[0])
+    job = subprocess.run(
+        [*mpiexec_command(3), sys.executable, str(script)],
+        env=rank_environ(60.0),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert job.returncode == 0, job.stderr
+    assert sorted(job.stdout.splitlines()) == [
+        "rank 0 is 1 of 2: 2",
+        "rank 1 got [0, 1, 2]",
+        "rank 2 is 0 of 2: 2",
+    ]
 
 
 def test_an_uncaught_exception_ends_the_waits_of_its_groups(tmp_path):
