@@ -104,7 +104,7 @@ def plan_fusion(entries: Sequence[Entry], *, fusion_bytes: int, largest: int) ->
     limit = min(fusion_bytes, largest - 1) if fusion_bytes else -1
     for entry in entries:
         request = entry.request
-        if request.kind is not Kind.ALLREDUCE or request.op == ADASUM:
+        if request.kind is not Kind.ALLREDUCE or request.op == ADASUM or not request.members:
             begun.append((entry, _whole(entry)))
             continue
         key = (request.process_set, request.op, request.scales, request.device)
@@ -139,17 +139,17 @@ class FusionPlans:
         self._fusion_bytes = fusion_bytes
         self._largest = largest
         self._capacity = capacity
-        # The entries are kept with the plan: as long as they live, no other object has their ids.
-        self._plans: dict[tuple[int, ...], tuple[tuple[Entry, ...], tuple[Batch, ...]]] = {}
+        # Every entry is in a batch of its plan, and while it lives no other object has its id.
+        self._plans: dict[tuple[int, ...], tuple[Batch, ...]] = {}
 
     def plan(self, entries: tuple[Entry, ...]) -> tuple[Batch, ...]:
         """Return `plan_fusion` of `entries`."""
         key = tuple(map(id, entries))
         found = self._plans.get(key)
         if found is not None:
-            return found[1]
+            return found
         batches = plan_fusion(entries, fusion_bytes=self._fusion_bytes, largest=self._largest)
         if len(self._plans) >= self._capacity:
             self._plans.clear()
-        self._plans[key] = (entries, batches)
+        self._plans[key] = batches
         return batches

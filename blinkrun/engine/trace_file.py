@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 
 _PAGE_BYTES = 4096
-_BLANKS_BYTES = 64 << 10  # at least; as many as there is text, so that copying stays cheap
+_BLANKS_BYTES = 64 << 10  # at least (need 2 pages); as much as there is text: few copies
 _COPY_BYTES = 1 << 20
 _END = b"\n]\n"
 

@@ -115,6 +115,8 @@ def test_a_request_without_tensors_is_a_batch():
     (batch,) = plan_fusion([entry("b", kind=Kind.BARRIER)], fusion_bytes=9, largest=9)
     assert (batch.members, batch.dtype, batch.num_bytes) == ((), None, 0)
     assert batch.entry.request.name == "b"
+    (batch,) = plan_fusion([entry("none")], fusion_bytes=9, largest=9)  # an empty group
+    assert (batch.members, batch.entry.request.name) == ((), "none")
 
 
 def test_empty_tensors_are_fused_but_not_when_nothing_is():
@@ -140,3 +142,12 @@ def test_a_repeated_step_is_planned_once():
     for number in range(10):  # entries that come once do not pile up
         plans.plan((entry(f"once{number}", 4),))
     assert plans.plan(step) == batches
+
+
+def test_an_entry_is_not_taken_for_one_that_is_gone():
+    """What comes once is freed, and the next entry may lie where it was."""
+    plans = FusionPlans(fusion_bytes=1000, largest=1000)
+    for number in range(100):
+        (batch,) = plans.plan((entry(f"t{number}", number),))
+        assert (batch.entry.request.name, batch.num_bytes) == (f"t{number}", 4 * number)
+        del batch

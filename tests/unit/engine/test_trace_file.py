@@ -13,15 +13,17 @@ from blinkrun.engine.trace_file import TraceFile
 LENGTHS = st.one_of(st.integers(0, 300), st.sampled_from([4000, 4089, 4090, 4091, 4092, 9000]))
 
 
-@given(st.lists(st.lists(LENGTHS, max_size=40), max_size=12))
+@given(st.lists(st.lists(LENGTHS, max_size=40), max_size=12), st.sampled_from([8192, 9000, 65536]))
 @settings(max_examples=25, deadline=None)
-def test_the_file_is_whole_after_every_write_and_no_write_crosses_a_page(batches):
+def test_the_file_is_whole_after_every_write_and_no_write_crosses_a_page(batches, blanks):
     with tempfile.TemporaryDirectory() as folder:
-        check_batches(f"{folder}/trace.json", batches)
+        check_batches(f"{folder}/trace.json", batches, blanks)
 
 
-def check_batches(path, batches):
+def check_batches(path, batches, blanks):
     seen = []
+    usual = trace_file._BLANKS_BYTES
+    trace_file._BLANKS_BYTES = blanks
     real_write = os.pwrite
 
     def watched(file, text, offset):
@@ -49,6 +51,7 @@ def check_batches(path, batches):
         assert text.endswith('"\n]\n')
     finally:
         trace_file.os.pwrite = real_write
+        trace_file._BLANKS_BYTES = usual
     assert seen == sorted(seen)
 
 
