@@ -101,7 +101,7 @@ def test_ranks_that_disagree_all_hear_why(ranks, problem):
     secret = secrets.token_bytes(16)
     errors = on_threads(
         [
-            lambda rank=rank, size=size: SocketControl(secret, rank=rank, size=size, timeout_s=1)
+            lambda rank=rank, size=size: SocketControl(secret, rank=rank, size=size, timeout_s=2)
             for rank, size in ranks
         ]
     )
