@@ -183,6 +183,23 @@ def test_futures_hold_the_results_whenever_they_are_asked_for():
     assert work.get_future().wait()[0] is tensor
 
 
+def test_a_callback_may_make_calls_of_the_lane_that_runs_it():
+    """The helper that runs callbacks is the one that would carry the call out."""
+    lane, gate, order = Lane("test"), threading.Event(), []
+    first = lane.submit(lambda: gate.wait(DEADLINE_S), [], "first")
+
+    def then(_):
+        lane.submit(lambda: order.append("from the callback"), [], "call").wait()
+        lane.call(lambda: order.append("at once"), [], "call")
+
+    future = first.get_future().then(then)
+    last = lane.submit(lambda: order.append("last"), [], "call")
+    gate.set()
+    future.wait()
+    last.wait(timedelta(seconds=DEADLINE_S))
+    assert order == ["from the callback", "at once", "last"]
+
+
 # ---- reductions --------------------------------------------------------------------------------
 
 KINDS = ("SUM", "PRODUCT", "MIN", "MAX")

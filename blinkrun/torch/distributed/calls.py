@@ -24,6 +24,7 @@ from blinkrun.torch.distributed.reductions import (
     moved_as,
     to_wire,
 )
+from blinkrun.torch.distributed.work import Lane
 from blinkrun.types import Collective, DType, Op, Rank
 
 FOLD_BYTES = 4 << 20  # of each rank, gathered at a time for reductions that the core lacks
@@ -61,10 +62,11 @@ def is_packed(tensor: torch.Tensor) -> bool:
 
 
 class Calls:
-    """Collectives over one communicator; the ranks in arguments are those of the group."""
+    """Collectives over one communicator, carried out by `lane`; ranks are those of the group."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, lane: Lane) -> None:
         self.communicator = communicator
+        self._lane = lane
         self.rank = communicator.rank
         self.size = communicator.size
         self._run_request = communicator.run_request
@@ -83,7 +85,8 @@ class Calls:
         """Run a collective on addresses."""
         # DType(dtype) would cost as much as a small call: an int does all that a request needs.
         self._run_request(
-            Request(collective, dtype, op, root, source, target, count, factor, 1.0)  # type: ignore[arg-type]
+            Request(collective, dtype, op, root, source, target, count, factor, 1.0),  # type: ignore[arg-type]
+            may_spin=not self._lane.is_helping,  # a helper has no core for itself
         )
 
     def barrier(self) -> None:

@@ -76,8 +76,8 @@ class BlinkProcessGroup(ProcessGroup):
         self.communicator = communicator
         self._rank = communicator.rank
         self.global_rank = names[self._rank] if names else self._rank
-        self._calls = Calls(communicator)
         self._lane = Lane(f"blinkrun-group-{communicator.rank}")
+        self._calls = Calls(communicator, self._lane)
         self._messages = Messages(communicator)
         self._overlaps: bool | None = None
         self._batch: list[Work] | None = None  # of a coalescing block that is open

@@ -76,22 +76,22 @@ class PendingWork(Work):
         self._future: Any = None
 
     def carry_out(self) -> None:
-        """Run the call; for the thread that serves it, once."""
+        """Run the call; for the thread that serves it, once, with `finish` after it."""
         body, self._body = self._body, None
         try:
             if body is not None:
                 self._value = body()
         except BaseException as err:  # raised by `wait`, in the thread that wants the result
             self._error = err
-        self._finish()
 
     def drop(self, error: BaseException) -> None:
         """Let the call fail with `error` without having run."""
         self._body = None
         self._error = error
-        self._finish()
+        self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Let those who wait go on, and run the callbacks of the future."""
         self._finished.set()
         with self._lock:
             future = self._future
@@ -181,10 +181,12 @@ class Lane:
         self._jobs: queue.SimpleQueue[PendingWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed: BaseException | None = None
+        self._helper = 0  # the thread that serves what was submitted, while it does
+        self.is_helping = False  # whether it carries out a call now
 
     def call(self, body: Callable[[], Any], results: list[Any], what: str) -> Work:
         """Carry out `body` before this returns; raises what it raises."""
-        if self._behind:
+        if self._behind and threading.get_ident() != self._helper:
             work = self.submit(body, results, what)
             work.wait()
             return work
@@ -195,8 +197,16 @@ class Lane:
         return DoneWork(results, -1 if value is None else value)
 
     def submit(self, body: Callable[[], Any], results: list[Any], what: str) -> PendingWork:
-        """Have the helper thread carry out `body` after what was submitted before."""
+        """Have the helper thread carry out `body` after what was submitted before.
+
+        A callback of a future, which the helper itself runs, gets its call carried out at once.
+        """
         work = PendingWork(body, results, what)
+        if threading.get_ident() == self._helper:
+            with self._turn:
+                work.carry_out()
+            work.finish()
+            return work
         with self._count:
             if self._closed is not None:
                 work.drop(self._closed)
@@ -205,7 +215,7 @@ class Lane:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
                 self._thread.start()
-        self._jobs.put(work)
+            self._jobs.put(work)
         return work
 
     def refuse(self, error: BaseException) -> None:
@@ -224,6 +234,7 @@ class Lane:
         return not thread.is_alive()
 
     def _serve(self) -> None:
+        self._helper = threading.get_ident()
         while True:
             try:
                 work = self._jobs.get(timeout=IDLE_S)
@@ -232,11 +243,15 @@ class Lane:
                     return
                 continue
             if work is None:
+                self._helper = 0
                 return
             with self._turn:
+                self.is_helping = True
                 work.carry_out()
+                self.is_helping = False
             with self._count:
                 self._behind -= 1
+            work.finish()  # when the lane is free again for who waits
             del work  # its tensors are the caller's
 
     def _is_over(self) -> bool:
@@ -245,4 +260,5 @@ class Lane:
             if self._behind:
                 return False
             self._thread = None
+            self._helper = 0
             return True
