@@ -101,6 +101,15 @@ class NotInitializedError(BlinkrunError, RuntimeError, ValueError):
         super().__init__(f"{what} needs blinkrun.init() first (or comes after blinkrun.shutdown())")
 
 
+class ShutdownError(NotInitializedError):
+    """A request was under way when its rank shut down."""
+
+    def __init__(self, what: str) -> None:
+        RuntimeError.__init__(
+            self, f"{what} was under way when this rank shut down; wait for it before shutdown()"
+        )
+
+
 class ForkedError(NotInitializedError):
     """A process that was forked from a rank uses blinkrun; it is no rank itself.
 

@@ -12,6 +12,8 @@ from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.types import DType, Op
 
 _REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+_SAME_SHAPE = (Kind.ALLREDUCE, Kind.BROADCAST)
+_OPS = {Kind.ALLREDUCE: (*Op, ADASUM), Kind.REDUCESCATTER: tuple(Op)}
 _NO_SCALES = (1.0, 1.0)
 
 
@@ -34,11 +36,16 @@ def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool
         raise UsageError(
             f"'{request.name}' has {len(request.members)} members and {len(parts)} parts"
         )
+    if request.kind in _SAME_SHAPE:
+        for part in parts:
+            _check_target(request, part)
     if request.kind is Kind.ALLTOALL:
         for part in parts:
             _check_splits(request, rows(part.source.shape), size)
     if request.kind not in _REDUCTIONS:
         return ""
+    if request.op not in _OPS[request.kind]:
+        raise UsageError(f"{request.kind.label} '{request.name}' has no operation {request.op}")
     defect = ""
     for part in parts:
         source = part.source
@@ -47,6 +54,21 @@ def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool
         if is_checked and not is_finite(source.pointer, source.count, source.dtype):
             defect = "holds NaN or infinity, which --check-nan (BLINKRUN_CHECK_NAN) refuses"
     return defect
+
+
+def _check_target(request: Request, part: Part) -> None:
+    what, source, target = f"{request.kind.label} '{request.name}'", part.source, part.target
+    if target is source:
+        return
+    if target is None:
+        raise UsageError(f"{what} has no target; its shape is known from the start")
+    if target.count != source.count or target.dtype is not source.dtype:
+        raise InvalidBufferError(
+            f"{what}: the target holds {target.count} {target.dtype.label}, the source"
+            f" {source.count} {source.dtype.label}; they must agree"
+        )
+    if not target.writable:
+        raise InvalidBufferError(f"{what}: the target is read-only")
 
 
 def _check_splits(request: Request, num_rows: int, size: int) -> None:

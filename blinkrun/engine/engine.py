@@ -37,6 +37,7 @@ from blinkrun.errors import (
     ForkedError,
     NotInitializedError,
     PeerLeftError,
+    ShutdownError,
     UsageError,
 )
 from blinkrun.types import Rank
@@ -145,9 +146,7 @@ class Engine:
 
         Arguments and errors are those of `submit`.
         """
-        defects = [
-            check(request, parts, check_nan=self.settings.check_nan) for request, parts in requests
-        ]
+        defects = [self._check(request, parts) for request, parts in requests]
         handles = [Handle(self, request, parts) for request, parts in requests]
         with self._mutex:
             self._refuse_any(handles)
@@ -278,11 +277,7 @@ class Engine:
         with contextlib.suppress(BlinkrunError):  # the job may be over for another reason
             self._leave()
         self._driver.stop()
-        self._fail_all(
-            lambda handle: NotInitializedError(
-                f"{handle.request.kind.label} '{handle.name}', under way at shutdown,"
-            )
-        )
+        self._fail_all(lambda handle: ShutdownError(f"{handle.request.kind.label} '{handle.name}'"))
         self._driver.tick = None
         self._executor.close()
         self._record.set_timeline(None)
@@ -441,6 +436,7 @@ class Engine:
 
 _lock = threading.Lock()
 _current: list[Engine] = []
+_stopped: Communicator | None = None  # the world whose engine was stopped last
 
 
 def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
@@ -451,6 +447,10 @@ def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
     world = runtime.world()
     with _lock:
         if not _current:
+            if _stopped is world:
+                raise UsageError(
+                    "the engine of this world was stopped; call shutdown() and init() for another"
+                )
             engine = Engine(world, world.journal, runtime.subgroup, Settings.from_environment())
             runtime.at_shutdown(stop)
             _current.append(engine)
@@ -478,8 +478,11 @@ def current() -> Engine:
 
 def stop() -> None:
     """Stop the engine, if there is one; `runtime.shutdown` calls it."""
+    global _stopped  # noqa: PLW0603
     with _lock:
         engines, _current[:] = list(_current), []
+        if engines:
+            _stopped = engines[0].world
     for engine in engines:
         engine.stop()
         if engine.world.rank == 0 and env.is_on(env.VERBOSE):

@@ -1,5 +1,6 @@
 """Named requests of ranks that are threads: results, order, groups, names."""
 
+import json
 import random
 import threading
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from support.engines import allreduce, run_engines, submit
 
-from blinkrun.engine.request import ADASUM, Kind
+from blinkrun.buffers import view
+from blinkrun.engine.handle import Part
+from blinkrun.engine.request import ADASUM, Kind, Member, Request
 from blinkrun.engine.settings import Settings
 from blinkrun.errors import (
     DuplicateNameError,
@@ -15,6 +18,8 @@ from blinkrun.errors import (
     NotInitializedError,
     PeerLeftError,
     ProcessSetError,
+    ShutdownError,
+    UsageError,
 )
 from blinkrun.types import Op
 
@@ -234,6 +239,19 @@ def test_bad_arguments_are_refused_before_anything_is_said():
             submit(engine, Kind.ALLREDUCE, "x", [data > 0], op=Op.AVERAGE)
         with pytest.raises(ProcessSetError):
             engine.communicator(9)
+        with pytest.raises(UsageError, match="reducescatter 'x' has no operation"):
+            submit(engine, Kind.REDUCESCATTER, "x", [data], op=ADASUM)
+        source, small = view(data, "x"), view(np.ones(2, np.float32), "x")
+        request = Request("x", Kind.ALLREDUCE, (Member(source.dtype, source.shape),))
+        with pytest.raises(InvalidBufferError, match="target holds 2 float32, the source 3"):
+            engine.submit(request, [Part(source, small)])
+        with pytest.raises(UsageError, match="no target"):
+            engine.submit(request, [Part(source)])
+        with pytest.raises(UsageError, match="1 members and 2 parts"):
+            engine.submit(request, [Part(source, source)] * 2)
+        pairs = [(request, [Part(source, source)])] * 2
+        with pytest.raises(DuplicateNameError, match="'x'"):
+            engine.submit_all(pairs)
         return allreduce(engine, "x", data).tolist()
 
     assert run_engines(2, body) == [[2.0] * 3] * 2
@@ -284,7 +302,7 @@ def test_after_stop_everything_is_refused_and_what_was_under_way_fails():
         if engine.world.rank == 0:
             engine.stop()
             stopped.set()
-            with pytest.raises(NotInitializedError, match=r"'alone'.*under way"):
+            with pytest.raises(ShutdownError, match=r"allreduce 'alone' was under way"):
                 handle.wait()
         else:
             assert stopped.wait(20)
@@ -298,3 +316,39 @@ def test_after_stop_everything_is_refused_and_what_was_under_way_fails():
         return True
 
     assert run_engines(2, body) == [True, True]
+
+
+def test_the_timeline_tells_what_happened_to_each_tensor(tmp_path):
+    path = tmp_path / "trace.json"
+
+    def body(engine):
+        engine.start_timeline(str(path), mark_cycles=True)
+        small = [(np.ones(3, np.float32), f"small{number}") for number in range(3)]
+        views = [(view(array, name), name) for array, name in small]
+        requests = [
+            (Request(name, Kind.ALLREDUCE, (Member(v.dtype, v.shape),)), [Part(v, v)])
+            for v, name in views
+        ]
+        for handle in engine.submit_all(requests, sync=True):
+            handle.wait()
+        allreduce(engine, "large", np.ones(100_000, np.float32))
+        engine.stop_timeline()
+        allreduce(engine, "unseen", np.ones(3))
+        return engine.stats.requests, engine.stats.batches
+
+    assert [requests for requests, _ in run_engines(2, body)] == [5, 5]
+    events = json.loads(path.read_text())
+    names = [e for e in events if e["ph"] == "M" and "name" in e["args"]]
+    tensors = {e["args"]["name"]: e["pid"] for e in names}
+    assert {"allreduce.small0", "allreduce.small2", "allreduce.large"} <= set(tensors)
+    assert "allreduce.unseen" not in tensors
+    for name in ("small1", "large"):
+        mine = [e for e in events if e["pid"] == tensors[f"allreduce.{name}"] and e["ph"] != "M"]
+        begun = [e["name"] for e in mine if e["ph"] == "B"]
+        assert begun == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE"]
+        assert sum(e["ph"] == "E" for e in mine) == 2
+        spans = {e["name"] for e in mine if e["ph"] == "X"}
+        copies = {"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"}
+        assert {"QUEUE", "WAIT_FOR_DATA", "tree 0"} <= spans
+        assert (copies & spans == copies) == (name == "small1")
+    assert any(e["ph"] == "i" and e["name"] == "CYCLE_START" for e in events)
