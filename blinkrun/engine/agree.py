@@ -213,6 +213,8 @@ def find_conflicts(
                 text = _conflict(one, other, sets)
                 conflicts.setdefault(one.number, text)
                 conflicts.setdefault(other.number, text)
+    if not conflicts:
+        return list(pending)
     return [replace(one, conflict=conflicts.get(one.number, "")) for one in pending]
 
 
