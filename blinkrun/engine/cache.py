@@ -75,12 +75,10 @@ class ResponseCache:
         """Give a request that is in use a slot in the newest generation."""
         if known.generation == self.generation:
             return
-        if self._by_name.setdefault(known.name, known) is not known:
-            return  # forgotten and learned anew while it was under way
         if len(self._slots[self.generation]) == self._capacity:
             self._turn()
         newest = self._slots[self.generation]
-        self._by_name[known.name] = known  # it may just have been forgotten
+        self._by_name[known.name] = known  # it may have been forgotten while it was under way
         known.generation, known.slot = self.generation, len(newest)
         newest.append(known)
 

@@ -222,6 +222,18 @@ def test_removing_a_set_runs_what_is_ready_and_fails_what_waits():
     assert all(negotiator.is_idle() for negotiator in ranks.ranks)
 
 
+def test_an_offer_that_finds_its_set_removed_fails():
+    ranks = Negotiators(2)
+    add_set(ranks, 1)
+    ranks.offer(Request("remove", Kind.REMOVE_SET, ranks=(1,)))
+    ranks.post_all()
+    ranks.offer(tensor("late", 2, process_set=1), [1])
+    ranks.read(1)  # the set goes while the offer is still in the outbox
+    failed = ranks.settle()[-1]
+    assert (failed.process_set, failed.name, failed.ranks) == (1, "late", (1,))
+    assert isinstance(failed.error, ProcessSetError)
+
+
 def test_requests_of_other_sets_need_their_own_ranks_only():
     ranks = Negotiators(3)
     add_set(ranks, 0, 2)
@@ -245,6 +257,7 @@ def test_joined_ranks_count_as_having_offered():
     assert (on_joined.is_mine, on_joined.request) == (False, tensor("sum", 2))
     ranks.offer(tensor("waits", 2), [0])
     assert ranks.settle() == []
+    assert ranks.ranks[0].not_joined(WORLD) == (0, 1)
     ranks.ranks[1].join()
     assert names(ranks.settle()[0]) == ["waits"]
     ranks.ranks[0].join()

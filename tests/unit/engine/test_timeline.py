@@ -178,6 +178,19 @@ def test_a_full_disk_ends_the_timeline_and_not_the_training(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["timeline.json"]
 
 
+def test_a_disk_that_is_full_at_the_end_leaves_what_was_written(tmp_path, monkeypatch, capsys):
+    path = str(tmp_path / "timeline.json")
+    timeline = Timeline(path, 2)
+    for _ in range(1000):
+        timeline.begin("x", "ALLREDUCE")
+    before = len(events(path))
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    timeline.close()
+    assert len(events(path)) == before > 500
+    assert capsys.readouterr().err.count("[rank 2] timeline") >= 1
+    assert os.listdir(tmp_path) == ["timeline.json"]
+
+
 def test_the_summary_is_one_line():
     stats = Stats()
     stats.add_requests(3000)
