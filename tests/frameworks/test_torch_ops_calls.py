@@ -6,7 +6,7 @@ import pytest
     [
         "any_order",
         "several_threads",
-        "groups",
+        "groups_in_one_call",
         "alltoall_in_equal_parts",
         "alltoall_in_unequal_parts",
         "reducescatter_rows",
@@ -79,8 +79,7 @@ def test_what_ranks_disagree_about_is_told_to_all_and_work_goes_on(job):
         for name, line in lines.items():
             assert line.startswith(f"MismatchError: rank {job.size - 1}: "), line
             assert words[name] in line
-            assert f"rank {job.size - 1} called at " in line
-            assert "torch_calls_cases.py:" in line
+            assert line.count("torch_calls_cases.py:") == 2  # where each of the two called
 
 
 def test_the_line_of_the_caller_is_the_one_that_called_last(job):

@@ -13,7 +13,7 @@ import blinkrun.torch as blink
 CASES = (
     "any_order",
     "several_threads",
-    "groups",
+    "groups_in_one_call",
     "alltoall_in_equal_parts",
     "alltoall_in_unequal_parts",
     "alltoall_refused",
@@ -81,7 +81,7 @@ def several_threads():
     return found + [f"{thread.name} hangs" for thread in threads if thread.is_alive()]
 
 
-def groups():
+def groups_in_one_call():
     rank, size = blink.rank(), blink.size()
     shapes = [(3,), (), (0, 2), (2, size)]
     given = [of_rank(rank, *shape) for shape in shapes]

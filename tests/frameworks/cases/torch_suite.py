@@ -44,6 +44,7 @@ def run_all():
     blink.init()
     for module in MODULES:
         for name in module.CASES:
+            assert name not in results, f"two cases are called {name}"
             results[name] = attempt(getattr(module, name))
     return results
 
