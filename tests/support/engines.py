@@ -47,8 +47,12 @@ def run_engines(
     return run_threads(star_plan(size), rank, timeout_s=timeout_s)
 
 
-def submit(
-    engine: Engine,
+def submit(engine: Engine, *what: Any, sync: bool = False, **options: Any) -> Handle:
+    """Submit what `prepare` makes; the results lie in ``handle.targets[i].owner``."""
+    return engine.submit(*prepare(*what, **options), sync=sync)
+
+
+def prepare(
     kind: Kind,
     name: str,
     arrays: Sequence[np.ndarray[Any, Any]],
@@ -59,10 +63,9 @@ def submit(
     splits: Sequence[int] = (),
     process_set: int = 0,
     scales: tuple[float, float] = (1.0, 1.0),
-    sync: bool = False,
     **more: Any,
-) -> Handle:
-    """Submit `arrays` as one request; the results lie in ``handle.targets[i].owner``."""
+) -> tuple[Request, list[Part]]:
+    """Return `arrays` as one request."""
     sources = [view(array, name) for array in arrays]
     request = Request(
         name,
@@ -76,7 +79,7 @@ def submit(
         where="script.py:1",
         **more,
     )
-    return engine.submit(request, [_part(kind, each, in_place) for each in sources], sync=sync)
+    return request, [_part(kind, each, in_place) for each in sources]
 
 
 def allreduce(engine: Engine, name: str, array: np.ndarray[Any, Any], **options: Any) -> Any:

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from support.engines import allreduce, run_engines, submit
+from support.engines import allreduce, prepare, run_engines, submit
 
 from blinkrun.buffers import view
 from blinkrun.engine.handle import Part
@@ -81,16 +81,23 @@ def test_join_gives_neutral_elements_and_counts_in_averages():
     def body(engine):
         rank = engine.world.rank
         got = []
-        for _ in range(rank + 1):  # rank 0 has one step, rank 2 three
-            handles = [
-                submit(engine, Kind.ALLREDUCE, f"{dtype}.{op.name}", [data], op=op, scales=scales)
+        for step in range(rank + 1):  # rank 0 has one step, rank 2 three
+            requests = [
+                prepare(Kind.ALLREDUCE, f"{dtype}.{op.name}", [data], op=op, scales=scales)
                 for dtype in ("float32", "int32", "int8")
                 for op in ops
                 for scales in [(2.0, 1.0)]
                 for data in [np.full(3, 3 * (rank + 1), dtype)]
             ]
-            handles.append(submit(engine, Kind.ALLREDUCE, "b", [ONES > 0], op=Op.MIN))
-            handles.append(submit(engine, Kind.ALLREDUCE, "one", [ONES], op=ADASUM))
+            requests.append(prepare(Kind.ALLREDUCE, "b", [ONES > 0], op=Op.MIN))
+            requests.append(prepare(Kind.ALLREDUCE, "one", [ONES], op=ADASUM))
+            # With several at once, those of an operation and a type are fused.
+            requests += [
+                prepare(Kind.ALLREDUCE, f"fused {op.name}", [np.full(5, 3.0 + rank)], op=op)
+                for op in ops
+            ]
+            requests.append(prepare(Kind.ALLREDUCE, "group", [np.full(n, 7.0) for n in (1, 9)]))
+            handles = engine.submit_all(requests, sync=step % 2 == 0)
             for handle in handles:
                 handle.wait()
             got.append([handle.targets[0].owner.flat[0].item() for handle in handles])
@@ -110,8 +117,12 @@ def test_join_gives_neutral_elements_and_counts_in_averages():
             assert got[:5] == pytest.approx(floats)
             assert got[5:10] == integers
             assert got[10:15] == small
-            assert got[15] is True
-            assert got[16] == 1
+            assert got[15:17] == [True, 1]
+            fused = [3.0 + each for each in range(step, 3)]
+            assert got[17:22] == pytest.approx(
+                [sum(fused), sum(fused) / 3, min(fused), max(fused), np.prod(fused)]
+            )
+            assert got[22] == 7 * (3 - step)
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL])
