@@ -42,6 +42,7 @@ from blinkrun.torch.ops_call import (
     piece_to_reducescatter,
     submit,
     taken,
+    taken_all,
     wait_for,
     wait_for_group,
 )
@@ -135,14 +136,19 @@ class Allgather(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.call = call
         ctx.shapes = [tensor.shape for tensor in tensors]
-        return _in_graph(
-            ctx, wait_for_group(call, [piece_to_move(tensor, call) for tensor in tensors])
-        )
+        pieces = [piece_to_move(tensor, call) for tensor in tensors]
+        pending = submit(call, pieces, sync=True)
+        pending.wait()
+        ctx.rows = pending.received_splits if len(pieces) == 1 else None  # of each rank
+        return _in_graph(ctx, taken_all(pending, pieces))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call = _of_backward(ctx.call)
-        starts = _first_rows(call, [shape[0] if shape else 1 for shape in ctx.shapes])
+        if ctx.rows is None:
+            starts = _first_rows(call, [shape[0] if shape else 1 for shape in ctx.shapes])
+        else:
+            starts = [sum(ctx.rows[: call.process_set.rank()])]
         averages = Allreduce.apply(
             call._replace(kind=Kind.ALLREDUCE, op=Op.AVERAGE, scales=NO_SCALES), *grads
         )

@@ -7,6 +7,7 @@ from typing import Any
 from blinkrun.engine import engine, objects
 from blinkrun.torch.ops_gather import checked_root
 from blinkrun.torch.process_sets import ProcessSet, global_process_set, number_of
+from blinkrun.torch.where import caller
 
 
 def broadcast_object(
@@ -30,12 +31,13 @@ def broadcast_object(
         The ranks that take part; this one must be among them.
     """
     root = checked_root(root_rank, process_set)
-    return objects.broadcast_object(engine.current(), obj, root, number_of(process_set), name)
+    number = number_of(process_set)
+    return objects.broadcast_object(engine.current(), obj, root, number, name, where=caller())
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Return the objects of all ranks in rank order, on every rank; they are pickled."""
-    gathered = objects.allgather_object(engine.current(), obj, number_of(process_set), name)
-    return list(gathered)
+    number = number_of(process_set)
+    return objects.allgather_object(engine.current(), obj, number, name, where=caller())

@@ -8,15 +8,12 @@ made of: building one costs more than a small allreduce.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
-import blinkrun
 from blinkrun.buffers import View
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Part
@@ -25,11 +22,11 @@ from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.dtypes import NATIVE, Wire, from_wide, label, moved, reduced, to_wide
 from blinkrun.torch.ops_handle import Handle
 from blinkrun.torch.process_sets import ProcessSet, number_of
+from blinkrun.torch.where import caller, calling_frame, place
 from blinkrun.types import Op
 
 NO_SCALES = (1.0, 1.0)
 _KEPT_REQUESTS = 8192
-_LIBRARIES = tuple(os.path.dirname(each.__file__) + os.sep for each in (blinkrun, torch))
 _kept: dict[tuple[Any, ...], Request] = {}
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
@@ -96,7 +93,7 @@ def begin(call: Call, piece: Piece) -> Handle:
 
 def begin_group(call: Call, pieces: list[Piece]) -> Handle:
     """Submit a call on several tensors, which complete together."""
-    return Handle(submit(call, pieces), partial(_taken_all, pieces=pieces))
+    return Handle(submit(call, pieces), partial(taken_all, pieces=pieces))
 
 
 def wait_for(call: Call, piece: Piece) -> torch.Tensor:
@@ -110,7 +107,7 @@ def wait_for_group(call: Call, pieces: list[Piece]) -> list[torch.Tensor]:
     """Submit a call on several tensors and return their results."""
     pending = submit(call, pieces, sync=True)
     pending.wait()
-    return _taken_all(pending, pieces)
+    return taken_all(pending, pieces)
 
 
 def submit(call: Call, pieces: list[Piece], *, sync: bool = False) -> engine.Handle:
@@ -126,7 +123,8 @@ def taken(pending: engine.Handle, piece: Piece, index: int = 0) -> torch.Tensor:
     return result if piece.finish is None else piece.finish(result)
 
 
-def _taken_all(pending: engine.Handle, pieces: list[Piece]) -> list[torch.Tensor]:
+def taken_all(pending: engine.Handle, pieces: list[Piece]) -> list[torch.Tensor]:
+    """Return what the user gets of a call on several tensors that is through."""
     return [taken(pending, piece, index) for index, piece in enumerate(pieces)]
 
 
@@ -139,7 +137,7 @@ def _request(call: Call, pieces: list[Piece]) -> Request:
     name = call.name
     if not name:  # an empty one as well
         return _new_request(call, pieces, next_name(call), caller())
-    frame = _frame()
+    frame = calling_frame()
     key = (
         name,
         call[2:],  # process set, op, root, scales, splits
@@ -150,7 +148,7 @@ def _request(call: Call, pieces: list[Piece]) -> Request:
     )
     request = _kept.get(key)
     if request is None or request.process_set != call.process_set.process_set_id:
-        request = _new_request(call, pieces, name, _where(frame))
+        request = _new_request(call, pieces, name, place(frame))
         if len(_kept) >= _KEPT_REQUESTS:
             _kept.clear()
         _kept[key] = request
@@ -175,27 +173,6 @@ def _new_request(call: Call, pieces: list[Piece], name: str, where: str) -> Requ
         devices[0] if len(set(devices)) == 1 else ", ".join(devices),
         where=where,
     )
-
-
-# ---- who calls ---------------------------------------------------------------------------------
-
-
-def caller() -> str:
-    """Return file and line of the nearest code that belongs neither to blinkrun nor to torch."""
-    return _where(_frame())
-
-
-def _frame() -> Any:
-    frame = outermost = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        outermost, frame = frame, frame.f_back
-    return outermost if frame is None else frame
-
-
-def _where(frame: Any) -> str:
-    path = frame.f_code.co_filename
-    here = os.path.relpath(path) if os.path.isabs(path) else path
-    return f"{path if here.startswith('..') else here}:{frame.f_lineno}"
 
 
 # ---- tensors -----------------------------------------------------------------------------------

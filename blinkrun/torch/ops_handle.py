@@ -11,6 +11,7 @@ from blinkrun.engine import engine
 from blinkrun.engine.request import WORLD
 from blinkrun.errors import UsageError
 from blinkrun.torch.process_sets import ProcessSet, global_process_set, number_of
+from blinkrun.torch.where import caller
 
 
 class Handle:
@@ -81,7 +82,7 @@ def poll(handle: Handle) -> bool:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when every rank of the process set has called it."""
-    engine.current().barrier(number_of(process_set))
+    engine.current().barrier(number_of(process_set), where=caller())
 
 
 def join(device: int = -1) -> int:
@@ -98,7 +99,7 @@ def join(device: int = -1) -> int:
     """
     if not isinstance(device, int):
         raise UsageError(f"join takes the number of a device or -1, got {device!r}")
-    return int(engine.current().join(WORLD))
+    return int(engine.current().join(WORLD, where=caller()))
 
 
 def _checked(handle: Any, what: str) -> Any:

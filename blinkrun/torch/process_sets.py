@@ -14,6 +14,7 @@ import blinkrun
 from blinkrun.engine import engine
 from blinkrun.engine.request import WORLD
 from blinkrun.errors import ProcessSetError
+from blinkrun.torch.where import caller
 
 
 class ProcessSet:
@@ -133,7 +134,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         process_set = ProcessSet(process_set)
     if process_set.ranks is None:
         _name_ranks([process_set])
-    _bind(process_set, engine.current().add_process_set(process_set.ranks))
+    _bind(process_set, engine.current().add_process_set(process_set.ranks, where=caller()))
     return process_set
 
 
@@ -145,7 +146,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or number == WORLD:
         return False
-    removed = engine.current().remove_process_set(number)
+    removed = engine.current().remove_process_set(number, where=caller())
     process_set.process_set_id = None
     _registered.discard(process_set)
     return bool(removed)

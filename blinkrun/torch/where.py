@@ -1,0 +1,34 @@
+"""Which line of the user's program calls, for messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+import torch
+
+import blinkrun
+
+_LIBRARIES = tuple(os.path.dirname(each.__file__) + os.sep for each in (blinkrun, torch))
+
+
+def caller() -> str:
+    """Return file and line of the nearest code that belongs neither to blinkrun nor to torch."""
+    return place(calling_frame())
+
+
+def calling_frame() -> FrameType:
+    """Return the frame of that code; the outermost one if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    outermost = frame
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        outermost, frame = frame, frame.f_back
+    return outermost if frame is None else frame
+
+
+def place(frame: FrameType) -> str:
+    """Return ``file:line`` of what runs in `frame`, below the working directory without it."""
+    path = frame.f_code.co_filename
+    near = os.path.relpath(path) if os.path.isabs(path) else path
+    return f"{path if near.startswith('..') else near}:{frame.f_lineno}"
