@@ -1,6 +1,7 @@
 // Groups whose ranks are threads over one mapping.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -15,6 +16,10 @@ inline const Caller kCaller{[] {}, [] {}, true};
 
 // Memory of `size` ranks, and the ranks' groups.
 struct Host {
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+
   explicit Host(uint32_t size, double timeout_s = 20.0, uint64_t eager_bytes = 256,
                 const PaceConfig& pace = {})
       : control(Control::bytes(size, pace.rates.size()) + 64) {
@@ -24,7 +29,7 @@ struct Host {
     std::vector<int32_t> names;
     for (uint32_t r = 0; r < size; ++r) {
       names.push_back(int32_t(r));
-      arenas.emplace_back(new char[kArena + 4096]());
+      arenas.emplace_back(static_cast<char*>(std::calloc(kArena + 4096, 1)));
     }
     for (uint32_t r = 0; r < size; ++r) {
       std::vector<Mapping> mapped;
@@ -46,7 +51,7 @@ struct Host {
   }
 
   std::vector<char> control;
-  std::vector<std::unique_ptr<char[]>> arenas;
+  std::vector<std::unique_ptr<char[], Free>> arenas;
   std::vector<std::shared_ptr<Group>> groups;
 };
 

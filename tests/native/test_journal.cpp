@@ -48,7 +48,7 @@ void post(Group& group, const std::string& text, bool urgent = false) {
 
 std::vector<size_t> sizes_of_letters(uint32_t size) {
   std::vector<size_t> sizes;
-  for (uint32_t i = 0; i < 120 / size; ++i)
+  for (uint32_t i = 0; i < 60 / size; ++i)
     for (size_t bytes : {0, 1, 7, 1009}) sizes.push_back(bytes);
   for (size_t bytes : {70'001, 300'007, int(kJournalBytes) + 3}) sizes.push_back(bytes);
   return sizes;
@@ -176,6 +176,8 @@ void test_a_full_ring_wakes_sleepers() {
   auto& asleep = control_of(host).ranks[1].alarm.asleep;
   uint64_t best = kLong;
   for (int i = 0; i < 3; ++i) {
+    while (host.groups[1]->journal().sleep(0, kSleepy)) {  // it may be rung after it was left
+    }
     uint64_t over = 0;
     std::thread sleeper([&] {
       CHECK(host.groups[1]->journal().sleep(kLong, kSleepy));
