@@ -91,11 +91,8 @@ def test_the_example_of_the_page_runs(tmp_path):
         check=False,
     )
     assert job.returncode == 0, job.stderr
-    assert sorted(job.stdout.splitlines()) == [
-        "rank 0 is 1 of 2: 2",
-        "rank 1 got [0, 1, 2]",
-        "rank 2 is 0 of 2: 2",
-    ]
+    for line in ("rank 0 is 1 of 2: 2", "rank 1 got [0, 1, 2]", "rank 2 is 0 of 2: 2"):
+        assert job.stdout.count(line) == 1  # line ends of unbuffered processes may be mixed
 
 
 def test_an_uncaught_exception_ends_the_waits_of_its_groups(tmp_path):

@@ -6,7 +6,6 @@ import queue
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from support.places import TESTS
@@ -98,5 +97,5 @@ def test_the_example_of_the_page_runs(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.splitlines()) == [f"rank {rank} has 6.0" for rank in range(3)]
-    assert Path(script).exists()
+    for rank in range(3):  # not by lines: processes that print unbuffered mix their line ends
+        assert done.stdout.count(f"rank {rank} has 6.0") == 1
