@@ -57,18 +57,21 @@ def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool
 
 
 def _check_target(request: Request, part: Part) -> None:
-    what, source, target = f"{request.kind.label} '{request.name}'", part.source, part.target
+    source, target = part.source, part.target
     if target is source:
         return
+    fits = target is not None and (target.count, target.dtype) == (source.count, source.dtype)
+    if target is not None and fits and target.writable:
+        return
+    what = f"{request.kind.label} '{request.name}'"  # which takes longer than the checks
     if target is None:
         raise UsageError(f"{what} has no target; its shape is known from the start")
-    if target.count != source.count or target.dtype is not source.dtype:
+    if not fits:
         raise InvalidBufferError(
             f"{what}: the target holds {target.count} {target.dtype.label}, the source"
             f" {source.count} {source.dtype.label}; they must agree"
         )
-    if not target.writable:
-        raise InvalidBufferError(f"{what}: the target is read-only")
+    raise InvalidBufferError(f"{what}: the target is read-only")
 
 
 def _check_splits(request: Request, num_rows: int, size: int) -> None:
