@@ -109,7 +109,10 @@ class Settings:
         return self._sizes[2]
 
     def named(self, optimizer: Any) -> Named:
-        """Return the parameters that `optimizer` trains, checked, in the order of its groups."""
+        """Return the parameters that `optimizer` trains, checked, in the order of its groups.
+
+        Whole numbers that a module keeps as parameters are not among them: they have no gradients.
+        """
         named: Named = []
         names = self.arguments.names
         for g, group in enumerate(optimizer.param_groups):
@@ -120,7 +123,8 @@ class Settings:
                         f"named_parameters has no name for parameter {p} of group {g}, shape "
                         f"{tuple(param.shape)}; name every parameter of the optimizer"
                     )
-                named.append((name, param))
+                if not _is_countable(param.dtype):
+                    named.append((name, param))
         for name, param in named:
             _check_parameter(name, param)
         return named
@@ -285,6 +289,10 @@ def _check_groups(groups: Any) -> None:
         if id(param) in seen:
             raise UsageError(f"groups have a parameter of shape {tuple(param.shape)} twice")
         seen.add(id(param))
+
+
+def _is_countable(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _check_parameter(name: str, param: torch.Tensor) -> None:
