@@ -364,13 +364,14 @@ class BlinkProcessGroup(ProcessGroup):
         return self._start(self._calls.barrier, [], "barrier", opts)
 
     def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Return when all ranks have called it; the error after `timeout` names the late ones."""
         del wait_all_ranks  # all late ranks are named in any case
         group = self.communicator.executor.group
         if timeout is not None:
-            group.set_timeout(timeout.total_seconds())
+            is_span = isinstance(timeout, timedelta)
+            group.set_timeout(timeout.total_seconds() if is_span else float(timeout))
         try:
             self.barrier(_Now()).wait()
         finally:
