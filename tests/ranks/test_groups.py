@@ -61,7 +61,9 @@ def test_a_signal_ends_the_wait_for_a_message(run_ranks):
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_world_comes_and_goes_and_leaves_nothing(run_ranks, size):
     for seen in run_ranks("group_cases:comes_and_goes", size=size, rounds=6):
-        assert seen[-1] == seen[2]  # files and mappings; the first lives load libraries
+        assert seen[-1][:2] == seen[2][:2]  # files and mappings; the first lives load libraries
+        # Watchers of other ranks are opened by waits that take long: those of the last world stay.
+        assert max(watchers for _, _, watchers in seen) < size
 
 
 def test_a_world_of_part_of_the_job(run_ranks):
