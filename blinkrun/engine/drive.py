@@ -29,6 +29,7 @@ from blinkrun.types import Rank
 LOOK_S = 0.5  # how often a driver that waits looks for ranks that are late or gone
 HELPER_SLEEP_S = 3600.0  # of the helper: it is woken when there is something to do
 TICK_S = 0.05  # of one that has to write what is held back: scripts read it soon
+LINGER_S = 0.002  # of the helper before it posts: a thread that submits one often submits more
 STOP_S = 10.0  # that a helper gets to end
 
 
@@ -88,6 +89,7 @@ class Driver:
         self._parked = False  # the helper does
         self._dozing = False  # the driver is in the journal's `wait`, its outbox empty
         self._kicked = False  # the helper will look, whatever it does now
+        self._lingers = False  # it lets more come first
         self._is_urgent = False
         self._next_look_s = 0.0
         self._stopping = False
@@ -109,6 +111,7 @@ class Driver:
             self._dozing = False
             self._post()
         elif not sync and not self._owner:
+            self._lingers = True  # whoever waits meanwhile drives without it
             self._kick()
 
     def wait_for(self, is_done: Callable[[], bool]) -> None:
@@ -218,6 +221,9 @@ class Driver:
                 woken = self._journal.sleep(TICK_S if tick is not None else HELPER_SLEEP_S)
                 if tick is not None:
                     tick()
+                if woken and self._lingers:
+                    self._lingers = False
+                    time.sleep(LINGER_S)
 
     def _helper_is_free(self) -> bool:
         return self._stopping or self._waiting > 0 or not self._is_busy()

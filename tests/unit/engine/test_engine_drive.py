@@ -152,7 +152,64 @@ def test_a_thread_that_waits_takes_over_from_the_helper_or_hears_of_it():
 
 def test_everything_asynchronous_ends_without_anybody_waiting():
     def body(engine):
-        overs = [done(submit(engine, Kind.ALLREDUCE, f"{step}", [ONES])) for step in range(200)]
-        return all(over.wait(DEADLINE_S) for over in overs)
+        for burst in range(3):  # the helper sleeps in between
+            overs = [
+                done(submit(engine, Kind.ALLREDUCE, f"{burst}.{step}", [ONES]))
+                for step in range(100)
+            ]
+            assert all(over.wait(DEADLINE_S) for over in overs)
+            until(lambda: not engine._driver._owner)
+        return True
 
     assert run_engines(3, body) == [True] * 3
+
+
+class Interrupting:
+    """A journal whose next wait is interrupted, as by Ctrl-C."""
+
+    def __init__(self, journal):
+        self._journal = journal
+        self.is_armed = True
+
+    def __getattr__(self, name):
+        return getattr(self._journal, name)
+
+    def wait(self, timeout_s, *, may_spin):
+        if not may_spin or not self.is_armed:
+            return self._journal.wait(timeout_s, may_spin=may_spin)
+        self.is_armed = False
+        until(self.others_wait)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_thread_that_is_interrupted_leaves_its_work_to_others(others):
+    signals = Signals("interrupted")
+
+    def body(engine):
+        names = [f"{number}" for number in range(others + 1)]
+        if engine.world.rank == 1:
+            signals.wait("interrupted")
+            for name in names:
+                allreduce(engine, name, ONES)
+            return True
+        driver = engine._driver
+        driver._journal = Interrupting(driver._journal)
+        driver._journal.others_wait = lambda: driver._waiting == others
+        handle = submit(engine, Kind.ALLREDUCE, names[0], [ONES], sync=True)
+        over = done(handle)
+        waited = []
+
+        def waits_too():
+            until(lambda: driver._owner)
+            waited.extend(in_thread(lambda n=n: allreduce(engine, n, ONES)) for n in names[1:])
+
+        in_thread(waits_too)
+        with pytest.raises(KeyboardInterrupt):
+            handle.wait()
+        signals.set("interrupted")
+        is_done = over.wait(DEADLINE_S) and all(each.wait(DEADLINE_S) for each in waited)
+        handle.wait()
+        return is_done and len(waited) == others
+
+    assert run_engines(2, body) == [True, True]
