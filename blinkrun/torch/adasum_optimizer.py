@@ -72,7 +72,7 @@ class AdasumMixin(DistributedMixin):
             codec.put(index, param - before[index], packed[index])
         settings.exchange.run(
             [
-                settings.exchange.call(f"delta{index}", delta, delta, op=ADASUM)
+                settings.exchange.call(f"change.{named[index][0]}", delta, delta, op=ADASUM)
                 for index, delta in packed.items()
             ]
         )

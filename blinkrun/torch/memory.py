@@ -19,7 +19,7 @@ class BucketMemory:
     ----------
     layout : BucketLayout
         What lies where.
-    params : sequence of torch.Tensor
+    named : sequence of (str, torch.Tensor)
         The parameters, in the order of the layout's gradients.
     dtypes : sequence of torch.dtype
         In which the gradient of each travels.
@@ -39,7 +39,7 @@ class BucketMemory:
     def __init__(  # noqa: PLR0913
         self,
         layout: BucketLayout,
-        params: Sequence[torch.Tensor],
+        named: Sequence[tuple[str, torch.Tensor]],
         dtypes: Sequence[torch.dtype],
         exchange: Exchange,
         *,
@@ -51,17 +51,19 @@ class BucketMemory:
         self._reduction = {"op": op, "scales": scales}
         arena = exchange.empty_bytes(layout.num_bytes).zero_()  # gaps are reduced too
         begin = layout.flags_offset_bytes
-        self.flags = arena[begin : begin + len(params)]
+        self.flags = arena[begin : begin + len(named)]
         self.flags_call = exchange.call("flags", self.flags, self.flags, op=Op.MAX)
-        self._places: list[_Place | None] = [None] * len(params)
+        self._places: list[_Place | None] = [None] * len(named)
         self._results: list[torch.Tensor] = []
-        for bucket in layout.buckets:
+        self._labels: list[str] = []
+        for number, bucket in enumerate(layout.buckets):
             begin = bucket.offset_bytes
             dtype = dtypes[bucket.slots[0].gradient]
             result = arena[begin : begin + bucket.num_bytes].view(dtype)
             self._results.append(result)
+            self._labels.append(f"bucket{number}.{named[bucket.slots[0].gradient][0]}")
             for slot in bucket.slots:
-                param = params[slot.gradient]
+                param = named[slot.gradient][1]
                 line = result[slot.start : slot.start + slot.num_elements]
                 self._places[slot.gradient] = _Place(line, param.shape, grad_strides(param))
         self._in_place = [self._call(k, result) for k, result in enumerate(self._results)]
@@ -91,7 +93,7 @@ class BucketMemory:
 
     def _call(self, bucket: int, source: torch.Tensor) -> Call:
         result = self._results[bucket]
-        return self._exchange.call(f"bucket{bucket}", source, result, **self._reduction)
+        return self._exchange.call(self._labels[bucket], source, result, **self._reduction)
 
 
 class _Place:

@@ -24,7 +24,13 @@ from blinkrun.engine.bucket import (
     plan_buckets,
 )
 from blinkrun.engine.request import ADASUM
-from blinkrun.errors import BlinkrunError, GradientOrderError, InvalidBufferError, UsageError
+from blinkrun.errors import (
+    BlinkrunError,
+    GradientOrderError,
+    InvalidBufferError,
+    NonFiniteError,
+    UsageError,
+)
 from blinkrun.torch.codec import Codec
 from blinkrun.torch.dtypes import DTYPES
 from blinkrun.torch.exchange import Exchange, wait_for_all
@@ -267,7 +273,26 @@ class Reducer:
         buckets = range(len(self._in_flight), len(self._progress.layout.buckets))
         calls = [self._memory.call(bucket) for bucket in buckets]
         started, self._in_flight = self._in_flight, []
-        self._exchange.run([*calls, self._memory.flags_call], started)
+        try:
+            self._exchange.run([*calls, self._memory.flags_call], started)
+        except NonFiniteError as err:
+            raise self._traced(err) from None
+
+    def _traced(self, err: NonFiniteError) -> NonFiniteError:
+        """Return the error about a bucket as one about a parameter; all ranks have got it."""
+        found = torch.zeros(len(self._params), dtype=torch.int64)
+        if self._exchange.engine.world.rank == err.rank:
+            grads = ((i, p.grad) for i, p in enumerate(self._params) if p.grad is not None)
+            found[[i for i, grad in grads if not _dense(grad).isfinite().all()]] = 1
+        self._exchange.agree_on("blame", found)
+        names = [f"'{self._names[index]}'" for index in found.nonzero().flatten().tolist()]
+        if not names:  # it became so in the type that it travels in
+            return err
+        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        text = (
+            f"rank {err.rank}: the gradient of parameter {names[0]}{others} holds NaN or infinity"
+        )
+        return NonFiniteError(text, names[0].strip("'"), err.rank)
 
     def _hand_out(self, absent: Sequence[int]) -> None:
         """Give parameters the results that lie elsewhere than their gradients."""
@@ -309,7 +334,7 @@ class Reducer:
         pending = [
             sparse_allreduce_async(
                 _sparse(self._params[index], self._forms[index] - DENSE),
-                name=f"{self._exchange.prefix}.sparse{index}",
+                name=f"{self._exchange.prefix}.sparse.{self._names[index]}",
                 op=self._reduction["op"],
                 process_set=self._exchange.process_set,
             )
@@ -327,7 +352,7 @@ class Reducer:
         """
         results = {index: self._packed(index) for index in late}
         calls = [
-            self._exchange.call(f"late{index}", result, result, **self._reduction)
+            self._exchange.call(f"new.{self._names[index]}", result, result, **self._reduction)
             for index, result in results.items()
         ]
         order = torch.zeros(len(self._params), dtype=torch.int64)
@@ -370,7 +395,7 @@ class Reducer:
         if self._alone:
             return
         self._memory = BucketMemory(
-            layout, self._params, self._dtypes, self._exchange, **self._reduction
+            layout, self.named, self._dtypes, self._exchange, **self._reduction
         )
         self._usual_flags = torch.tensor(self._forms, dtype=torch.uint8)
         self._outside = [i for i, bucket in enumerate(layout.bucket_of) if bucket == NO_BUCKET]

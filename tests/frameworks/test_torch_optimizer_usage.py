@@ -66,3 +66,12 @@ def test_what_horovod_scripts_look_at_is_there(job):
 
 def test_gradients_that_were_taken_elsewhere_are_reduced_all_the_same(job):
     assert job.of("saved_between_steps") == [True] * job.size
+
+
+def test_nan_in_a_bucket_is_traced_to_parameter_and_rank(job):
+    for lines in job.of("nan_in_a_bucket"):
+        assert [lines[step] for step in (1, 3, 5, 7)] == ["no error"] * 4
+        for line in (lines[step] for step in (0, 2, 4, 6) if job.size > 1):
+            assert "NonFiniteError" in line
+            assert "'2.bias'" in line or "new.2.bias" in line
+            assert f"rank {job.size - 1}" in line

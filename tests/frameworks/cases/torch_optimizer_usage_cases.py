@@ -1,6 +1,7 @@
 """Arguments, order of calls and what scripts look at of a DistributedOptimizer."""
 
 import copy
+import dataclasses
 import pickle
 import warnings
 
@@ -9,6 +10,7 @@ from torch_ops_cases import refused
 from torch_pairs import batch, loss_of, mine, mlp, wrap
 
 import blinkrun.torch as blink
+from blinkrun import engine
 
 CASES = (
     "horovod_arguments",
@@ -18,6 +20,7 @@ CASES = (
     "copies_are_plain",
     "what_scripts_look_at",
     "saved_between_steps",
+    "nan_in_a_bucket",
 )
 
 
@@ -149,3 +152,28 @@ def saved_between_steps():
                 optimizer.step()
     pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
+
+
+def nan_in_a_bucket():
+    """With --check-nan; in the first step and in a later one, on the last rank; then on with it."""
+    running = engine.current()
+    before, running.settings = (
+        running.settings,
+        dataclasses.replace(running.settings, check_nan=True),
+    )
+    is_last = blink.rank() == blink.size() - 1
+    lines = []
+    try:
+        for overlap in ("off", "on"):
+            model = mlp()
+            ours = wrap(sgd(model), model, overlap=overlap, bucket_bytes=500)
+            for step in range(4):
+                ours.zero_grad()
+                loss = loss_of(model, *map(mine, batch(step)))
+                if step in (0, 2) and is_last:
+                    loss = loss + model[2].bias[1] * float("nan")
+                loss.backward()
+                lines.append(refused(ours.step))
+    finally:
+        running.settings = before
+    return lines
