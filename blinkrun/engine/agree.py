@@ -104,11 +104,11 @@ def _shape(member: int, request: Request) -> tuple[int, ...]:
 def _fields(first: Request) -> Iterable[tuple[str, Callable[[Request], Any]]]:
     """Name what ranks must agree on, the most telling first, with a way to read it."""
     yield "tensors", lambda request: len(request.members)
+    yield "device", lambda request: request.device  # also tells dtypes that travel as another
     for number in range(len(first.members)):
         of_group = f" of tensor {number}" if len(first.members) > 1 else ""
         yield f"dtype{of_group}", partial(_dtype, number)
         yield f"shape{of_group}", partial(_shape, number)
-    yield "device", lambda request: request.device
     if first.kind in REDUCTIONS:
         yield "op", lambda request: _op_label(request.op)
         yield "scale factors", lambda request: tuple(map(float, request.scales))

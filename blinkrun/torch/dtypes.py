@@ -1,6 +1,6 @@
 """How tensors of each torch dtype travel: as elements of a type that the native core knows.
 
-What is only moved may have any dtype: types that the core does not know travel as their bytes.
+What is only moved may have any dtype: one that the core does not know travels as one of its size.
 Reductions need arithmetic: complex numbers are summed as pairs of reals, the other types in a wider
 one and converted back, integers with the wrap-around of their own width.
 """
@@ -34,6 +34,7 @@ _PARTS = {
     torch.complex64: DType.FLOAT32,
     torch.complex128: DType.FLOAT64,
 }
+_OF_SIZE = {1: DType.UINT8, 2: DType.FLOAT16, 4: DType.INT32, 8: DType.INT64}  # bits are kept
 _WIDER = {
     torch.int16: torch.int32,
     torch.uint16: torch.int32,
@@ -76,7 +77,8 @@ def moved(dtype: torch.dtype) -> Wire:
     """Return how tensors of `dtype` are moved."""
     if dtype in NATIVE:
         return NATIVE[dtype]
-    return Wire(DType.UINT8, dtype.itemsize, device=f"{CPU} ({label(dtype)})")
+    unit = _OF_SIZE[min(dtype.itemsize, 8)]
+    return Wire(unit, dtype.itemsize // unit.itemsize, device=f"{CPU} ({label(dtype)})")
 
 
 @cache

@@ -162,6 +162,16 @@ def moves_keep_every_bit():
             want = [bit for part in parts for bit in bits(part)]
             if got.dtype != dtype or bits(got) != want or got.shape[1:] != parts[0].shape[1:]:
                 found.append(f"{name} of {dtype}: {got}")
+    patterns = torch.arange(1 << 16, dtype=torch.int32).to(
+        torch.uint16
+    )  # NaNs of float16 among them
+    for name, got in {
+        "broadcast": blink.broadcast(patterns if rank == 0 else patterns * 0, 0),
+        "allgather": blink.allgather(patterns)[-(1 << 16) :],
+        "alltoall": blink.alltoall(patterns.repeat(blink.size()))[: 1 << 16],
+    }.items():
+        if bits(got) != bits(patterns):
+            found.append(f"{name} of every pattern")
     return found
 
 
