@@ -1,6 +1,7 @@
 """The operations of `horovod.torch`: those of `blinkrun.torch`."""
 
 import os
+from typing import Any
 
 from blinkrun import torch as _torch
 from blinkrun.launcher.horovod import translate
@@ -134,7 +135,7 @@ __all__ = [
 _translated: dict[str, str] = {}  # what the last init() has set
 
 
-def init(*args: object, **options: object) -> None:
+def init(*args: Any, **options: Any) -> None:
     """Start blinkrun as ``hvd.init()`` does, with what HOROVOD_* variables say at this moment."""
     for name, value in _translated.items():
         if os.environ.get(name) == value:
