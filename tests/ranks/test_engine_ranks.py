@@ -28,11 +28,12 @@ def test_any_order_from_any_thread_again_and_again(run_ranks, size):
 
 def test_sets_and_errors(run_ranks):
     for said in run_ranks("engine_cases:sets_and_errors", size=3):
-        total, sets, mismatch, duplicate, removed, direct = said
+        total, sets, mismatch, duplicate, removed, direct, again = said
         assert (total, sets) == (True, [3, [0, 1, 2, 3]])
         assert "'mismatch' has shape (4,)" in mismatch or "has shape (3,)" in mismatch
         assert "engines.py" not in mismatch
         assert (duplicate, removed, direct) == ("duplicate", True, True)
+        assert "call shutdown() and init()" in again
 
 
 def test_a_rank_that_waits_sleeps_whoever_drives(run_ranks):

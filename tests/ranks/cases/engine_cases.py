@@ -22,6 +22,7 @@ from blinkrun.errors import (
     MismatchError,
     NotInitializedError,
     PeerLeftError,
+    UsageError,
 )
 from blinkrun.types import Op
 
@@ -125,6 +126,11 @@ def sets_and_errors():
     buffer[:] = rank
     allreduce(eng, "direct", buffer, process_set=mine, in_place=True)
     said.append(bool((buffer == sum(members)).all()))
+    engine.stop()
+    try:
+        engine.start()
+    except UsageError as err:
+        said.append(str(err))
     runtime.shutdown()
     return said
 
