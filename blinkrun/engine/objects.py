@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blinkrun.buffers import View, view
+from blinkrun.engine.agree import name_ranks
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import WORLD, Kind, Member, Request
 from blinkrun.errors import MismatchError, ProcessSetError
@@ -16,6 +17,8 @@ from blinkrun.types import DType, Rank
 
 if TYPE_CHECKING:
     from blinkrun.engine.engine import Engine
+
+_NOTHING = np.empty(0, np.uint8)
 
 
 def broadcast_object(  # noqa: PLR0913, PLR0917
@@ -49,15 +52,18 @@ def broadcast_object(  # noqa: PLR0913, PLR0917
             f" {process_set}"
         )
     is_root = engine.world.rank == root
-    # Only the root has rows to give, so that all others learn how many there are.
-    given = _pickled(item) if is_root else np.empty(0, np.uint8)
     name = name or engine.next_name("broadcast_object", process_set)
+    # Only the root has rows to give, so that all others learn how many there are.
+    given, error = _pickled(item) if is_root else (_NOTHING, None)
     gathered, counts = _allgather(engine, given, process_set, name, where)
+    if error is not None:
+        raise error
     givers = [rank for rank, count in zip(ranks, counts, strict=True) if count]
     if givers != [root]:
         raise MismatchError(
-            f"rank {engine.world.rank}: broadcast_object '{name}' has root {root} here, but ranks"
-            f" {givers} gave something; every rank must name the same root"
+            f"rank {engine.world.rank}: broadcast_object '{name}' has root {root} here, but"
+            f" {name_ranks(givers) if givers else 'no rank'} gave an object; every rank must name"
+            " the same root, and the root's object must be one that pickle takes"
         )
     return item if is_root else pickle.loads(gathered.data)
 
@@ -65,9 +71,26 @@ def broadcast_object(  # noqa: PLR0913, PLR0917
 def allgather_object(
     engine: Engine, item: Any, process_set: int = WORLD, name: str | None = None, where: str = ""
 ) -> list[Any]:
-    """Return the `item` of every rank of the process set, in its order. Collective; blocks."""
+    """Return the `item` of every rank of the process set, in its order. Collective; blocks.
+
+    Raises
+    ------
+    ProcessSetError
+        If the set does not exist, or lacks this rank.
+    MismatchError
+        If another rank's object is none that pickle takes; that rank gets pickle's own error.
+    """
     name = name or engine.next_name("allgather_object", process_set)
-    gathered, counts = _allgather(engine, _pickled(item), process_set, name, where)
+    given, error = _pickled(item)
+    gathered, counts = _allgather(engine, given, process_set, name, where)
+    if error is not None:
+        raise error
+    if not all(counts):
+        failed = [rank for rank, n in zip(engine.ranks(process_set), counts, strict=True) if not n]
+        raise MismatchError(
+            f"rank {engine.world.rank}: allgather_object '{name}': the object of"
+            f" {name_ranks(failed)} is none that pickle takes"
+        )
     ends = np.cumsum(counts)
     return [
         pickle.loads(gathered[end - count : end].data)
@@ -75,9 +98,20 @@ def allgather_object(
     ]
 
 
-def _pickled(item: Any) -> npt.NDArray[np.uint8]:
+def _pickled(item: Any) -> tuple[npt.NDArray[np.uint8], Exception | None]:
+    """Return the bytes of `item`; none, and the error, where it cannot be pickled.
+
+    Others wait for this rank, which must come all the same.
+    """
     try:
-        data = pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL)
+        return np.frombuffer(_dumps(item), np.uint8), None
+    except Exception as err:
+        return _NOTHING, err
+
+
+def _dumps(item: Any) -> bytes:
+    try:
+        return pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
         try:  # takes functions and classes that have no module of their own, and is optional
             import cloudpickle  # noqa: PLC0415
@@ -85,8 +119,7 @@ def _pickled(item: Any) -> npt.NDArray[np.uint8]:
             cloudpickle = None
         if cloudpickle is None:
             raise
-        data = cloudpickle.dumps(item)
-    return np.frombuffer(data, np.uint8)
+        return bytes(cloudpickle.dumps(item))
 
 
 def _allgather(

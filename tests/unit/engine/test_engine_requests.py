@@ -9,12 +9,14 @@ import pytest
 from support.engines import allreduce, run_engines, submit
 
 from blinkrun.buffers import view
+from blinkrun.engine import objects
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import ADASUM, Kind, Member, Request
 from blinkrun.engine.settings import Settings
 from blinkrun.errors import (
     DuplicateNameError,
     InvalidBufferError,
+    MismatchError,
     NotInitializedError,
     PeerLeftError,
     ProcessSetError,
@@ -352,3 +354,44 @@ def test_the_timeline_tells_what_happened_to_each_tensor(tmp_path):
         assert {"QUEUE", "WAIT_FOR_DATA", "tree 0"} <= spans
         assert (copies & spans == copies) == (name == "small1")
     assert any(e["ph"] == "i" and e["name"] == "CYCLE_START" for e in events)
+
+
+def test_a_callback_that_raises_hinders_nothing(monkeypatch):
+    said = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: said.append(str(told.exc_value)))
+
+    def body(engine):
+        def fails(handle):
+            raise ValueError(f"callback of {handle.name}")
+
+        handle = submit(engine, Kind.ALLREDUCE, "x", [np.ones(3, np.float32)])
+        handle.add_done_callback(fails)
+        handle.wait()
+        return allreduce(engine, "y", np.ones(3)).tolist()
+
+    assert run_engines(2, body) == [[2.0] * 3] * 2
+    assert said == ["callback of x"] * 2
+
+
+def test_objects_go_by_name_and_roots_must_agree():
+    def body(engine):
+        rank = engine.world.rank
+        odd = engine.add_process_set([1, 2])
+        told = [objects.broadcast_object(engine, {"from": rank}, root) for root in range(3)]
+        heard = objects.allgather_object(engine, list(range(rank)))
+        inner = objects.allgather_object(engine, rank, odd) if rank else None
+        with pytest.raises(ProcessSetError, match=r"root 0 .*\[1, 2\]"):
+            objects.broadcast_object(engine, None, 0, odd)
+        with pytest.raises(MismatchError, match="same root"):
+            objects.broadcast_object(engine, rank, root=min(rank, 1))
+        secret = threading.Lock()  # none that pickle takes
+        with pytest.raises(TypeError if rank == 1 else MismatchError, match="pickle"):
+            objects.broadcast_object(engine, secret, root=1)
+        with pytest.raises(TypeError if rank == 1 else MismatchError, match=r"rank 1.*pickle|pickle"):
+            objects.allgather_object(engine, secret if rank == 1 else rank)
+        return told, heard, inner
+
+    for rank, (told, heard, inner) in enumerate(run_engines(3, body)):
+        assert told == [{"from": root} for root in range(3)]
+        assert heard == [[], [0], [0, 1]]
+        assert inner == ([1, 2] if rank else None)
