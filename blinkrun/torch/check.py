@@ -38,7 +38,7 @@ def check_parameters(
         return
     first = differing[0]
     found = torch.zeros(len(exchange.ranks), dtype=torch.int64)
-    found[exchange.ranks.index(exchange.engine.world.rank)] = digests[first]
+    found[exchange.ranks.index(exchange.rank)] = digests[first]
     exchange.agree_on("check.who", found)
     raise MismatchError(
         f"parameter '{named[first][0]}' {parties(exchange.ranks, found.tolist())} after step {step}"

@@ -10,10 +10,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from blinkrun import engine
 from blinkrun.buffers import view
 from blinkrun.engine import objects
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import Kind, Member, Request
+from blinkrun.errors import UsageError
 from blinkrun.torch.process_sets import ProcessSet, number_of
 from blinkrun.types import Op, Rank
 
@@ -26,12 +28,10 @@ class Exchange:
     """Named reductions among the ranks of a process set.
 
     Every rank of the set makes it, in the same order among those of the set: the names hold a
-    number that counts them.
+    number that counts them. It goes over to the next engine when the job is joined again.
 
     Parameters
     ----------
-    engine : Engine
-        Who carries the requests out.
     process_set : ProcessSet
         Whose ranks they are; registered.
     owner : str
@@ -45,25 +45,42 @@ class Exchange:
         Whether there is nobody to exchange anything with.
     """
 
-    def __init__(self, engine: Any, process_set: ProcessSet, owner: str) -> None:
-        self.engine = engine
+    def __init__(self, process_set: ProcessSet, owner: str) -> None:
+        self.engine = engine.current()
         self.process_set = process_set
         self._number = number_of(process_set)
-        members = engine.process_sets()[self._number]
-        self.ranks: tuple[Rank, ...] = members if engine.world.rank in members else ()
+        members = self.engine.process_sets()[self._number]
+        self.ranks: tuple[Rank, ...] = members if self.rank in members else ()
         self.is_alone = len(self.ranks) < 2
-        counters = _numbers.setdefault(engine, defaultdict(itertools.count))
+        counters = _numbers.setdefault(self.engine, defaultdict(itertools.count))
         self.prefix = f"{owner}.{next(counters[self._number])}"
+
+    @property
+    def rank(self) -> Rank:
+        """The number of this rank in the job."""
+        return int(self.engine.world.rank)
 
     @property
     def is_first(self) -> bool:
         """Whether this is the first rank of the set."""
-        return self.ranks[:1] == (self.engine.world.rank,)
+        return self.ranks[:1] == (self.rank,)
 
-    @property
-    def joins(self) -> int:
-        """How often all ranks of the set have joined: what they know may differ since."""
-        return int(self.engine.joins[self._number])
+    def era(self) -> tuple[str, int]:
+        """Return what changes when ranks may no longer know the same of each other.
+
+        All ranks have joined since, which not all did at once; or the job was left and joined
+        again. Raises NotInitializedError if it was left only.
+        """
+        if self.engine is not engine.current():
+            self.engine = engine.current()
+            self._number = number_of(self.process_set)
+            if self.engine.process_sets()[self._number] != self.ranks:
+                raise UsageError(
+                    f"{self.prefix} was made for the ranks {list(self.ranks)}, and the job has "
+                    "others now; wrap the optimizer again"
+                )
+            self.prefix += ".again"  # no name that the next optimizers get
+        return self.prefix, self.engine.joins[self._number]
 
     def empty_bytes(self, num_bytes: int) -> torch.Tensor:
         """Return memory as uint8 that reductions of this set work in without a copy."""

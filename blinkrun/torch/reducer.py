@@ -121,7 +121,7 @@ class Reducer:
         self._forms = [ABSENT] * len(named)  # what is known of each gradient, alike on all ranks
         self._lay_out(self._plan(()))
         _owners.update((id(param), self) for param in self._params)
-        self._joins = 0 if self._alone else exchange.joins
+        self._era = exchange.era()
         self._hooks: dict[int, Any] = {}
         self._hook()
 
@@ -218,7 +218,7 @@ class Reducer:
     def _arrive(self, index: int) -> None:
         """Make what this rank has of a gradient, perhaps nothing, part of the reduction."""
         if not self._alone:
-            if not self._progress.has_arrived and self._joins != self._exchange.joins:
+            if not self._progress.has_arrived and self._era != self._exchange.era():
                 self._start_over()
             grad = self._params[index].grad
             if grad is not None:
@@ -281,7 +281,7 @@ class Reducer:
     def _traced(self, err: NonFiniteError) -> NonFiniteError:
         """Return the error about a bucket as one about a parameter; all ranks have got it."""
         found = torch.zeros(len(self._params), dtype=torch.int64)
-        if self._exchange.engine.world.rank == err.rank:
+        if self._exchange.rank == err.rank:
             grads = ((i, p.grad) for i, p in enumerate(self._params) if p.grad is not None)
             found[[i for i, grad in grads if not _dense(grad).isfinite().all()]] = 1
         self._exchange.agree_on("blame", found)
@@ -299,8 +299,19 @@ class Reducer:
         is_usual = torch.equal(self._memory.flags, self._usual_flags)
         forms = self._forms if is_usual else self._memory.flags.tolist()
         changed = [i for i, form in enumerate(forms) if form > self._forms[i]]
-        for index in changed:
-            self._forms[index] = forms[index]
+        before = self._forms
+        if changed:
+            self._forms = [max(form, known) for form, known in zip(forms, before, strict=True)]
+        try:
+            self._hand_out_as(forms, absent, changed)
+        except BaseException:
+            self._forms = before  # what came for the first time has not got its place
+            raise
+
+    def _hand_out_as(
+        self, forms: Sequence[int], absent: Sequence[int], changed: Sequence[int]
+    ) -> None:
+        """Hand out gradients whose `forms` all ranks know; lay out anew if some have `changed`."""
         for index in dict.fromkeys((*self._elsewhere, *absent, *changed)):
             view = self._memory.view(index)
             if forms[index] != ABSENT and view is not None:
@@ -379,8 +390,8 @@ class Reducer:
         return form == DENSE or (form > DENSE and self._sparse_as_dense)
 
     def _start_over(self) -> None:
-        """Forget all places: ranks that had joined have not seen how others came to theirs."""
-        self._joins = self._exchange.joins
+        """Forget all places: not all ranks have seen how others came to theirs."""
+        self._era = self._exchange.era()
         self._forms = [ABSENT] * len(self._params)
         self._lay_out(self._plan(()))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from blinkrun import engine, env, log
+from blinkrun import env, log
 from blinkrun.engine.request import ADASUM
 from blinkrun.errors import InvalidBufferError, MismatchError, UsageError
 from blinkrun.torch.agree import describe, first_difference
@@ -87,13 +87,13 @@ class Settings:
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
-        self.engine = engine.current()
-        self.exchange = Exchange(self.engine, arguments.process_set, "DistributedOptimizer")
+        self.exchange = Exchange(arguments.process_set, "DistributedOptimizer")
         self.passes = arguments.backward_passes_per_step
         if self.exchange.ranks:
-            communicator = self.engine.communicator(arguments.process_set.process_set_id)
+            number = arguments.process_set.process_set_id
+            communicator = self.exchange.engine.communicator(number)
         else:
-            communicator = self.engine.world
+            communicator = self.exchange.engine.world
         self.overlap = choose(communicator, arguments.overlap)
         bucket_bytes = arguments.bucket_bytes
         if bucket_bytes is None:
@@ -173,7 +173,7 @@ class Settings:
         shapes = [(n, f"{describe(p)} with strides {grad_strides(p)}") for n, p in named]
         arguments = [*self.arguments.summary(), ("groups", str([list(g) for g in groups]))]
         everyone = self.exchange.gather("parameters", (shapes, arguments, self._sizes))
-        me = self.engine.world.rank
+        me = self.exchange.rank
         for other, (their_shapes, their_arguments, _) in zip(
             self.exchange.ranks, everyone, strict=True
         ):
@@ -192,7 +192,7 @@ class Settings:
         self._sizes = everyone[0][2]
 
     def _say(self, reducer: Reducer) -> None:
-        if self.engine.world.rank != 0 or not env.is_on(env.VERBOSE):
+        if self.exchange.rank != 0 or not env.is_on(env.VERBOSE):
             return
         buckets = reducer.layout.buckets
         megabytes = sum(bucket.num_bytes for bucket in buckets) / 1e6
@@ -200,7 +200,7 @@ class Settings:
         log.say(
             f"gradients: {megabytes:.1f} MB in {len(buckets)} bucket{plural}, overlap "
             f"{'on' if self.overlap.on else 'off'} ({self.overlap.reason})",
-            self.engine.world.rank,
+            self.exchange.rank,
         )
 
 

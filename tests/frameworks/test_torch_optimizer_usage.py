@@ -1,5 +1,10 @@
 """Arguments, order of calls and what scripts look at of a DistributedOptimizer."""
 
+import pytest
+from support.harness import RankRunner
+
+pytest.importorskip("torch", reason="needs torch")
+
 
 def test_arguments_are_those_of_horovod_in_its_order(job):
     for lines in job.of("horovod_arguments"):
@@ -69,9 +74,19 @@ def test_gradients_that_were_taken_elsewhere_are_reduced_all_the_same(job):
 
 
 def test_nan_in_a_bucket_is_traced_to_parameter_and_rank(job):
-    for lines in job.of("nan_in_a_bucket"):
+    answers = job.of("nan_in_a_bucket")
+    assert len({tuple(bits) for _, bits in answers}) == 1
+    for lines, _ in answers:
         assert [lines[step] for step in (1, 3, 5, 7)] == ["no error"] * 4
         for line in (lines[step] for step in (0, 2, 4, 6) if job.size > 1):
             assert "NonFiniteError" in line
             assert "'2.bias'" in line or "new.2.bias" in line
             assert f"rank {job.size - 1}" in line
+
+
+def test_an_optimizer_goes_on_when_the_job_is_joined_again(tmp_path, plan_cache):
+    pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+    runner = RankRunner(tmp_path, environ={"BLINKRUN_CACHE_DIR": str(plan_cache)})
+    for lines, again, at_once in runner("torch_optimizer_usage_cases:joined_again", 3):
+        assert all("needs blinkrun.init() first" in line for line in lines)
+        assert again == at_once

@@ -7,7 +7,7 @@ import warnings
 
 import torch
 from torch_ops_cases import refused
-from torch_pairs import batch, loss_of, mine, mlp, wrap
+from torch_pairs import batch, bits, loss_of, mine, mlp, wrap
 
 import blinkrun.torch as blink
 from blinkrun import engine
@@ -162,10 +162,11 @@ def nan_in_a_bucket():
         dataclasses.replace(running.settings, check_nan=True),
     )
     is_last = blink.rank() == blink.size() - 1
-    lines = []
+    lines, models = [], []
     try:
         for overlap in ("off", "on"):
             model = mlp()
+            models.append(model)
             ours = wrap(sgd(model), model, overlap=overlap, bucket_bytes=500)
             for step in range(4):
                 ours.zero_grad()
@@ -176,4 +177,34 @@ def nan_in_a_bucket():
                 lines.append(refused(ours.step))
     finally:
         running.settings = before
-    return lines
+    return [lines, [bits(model) for model in models]]
+
+
+def joined_again():
+    """A job of its own: an optimizer goes on after `shutdown` and `init`, and says why not before."""
+    blink.init()
+    model = mlp()
+    ours = wrap(sgd(model), model, overlap="on")
+    lines = []
+    for step in range(4):
+        if step == 2:
+            blink.shutdown()
+            lines.append(refused(ours.synchronize))
+            blink.init()
+            ours.zero_grad()
+        loss_of(model, *map(mine, batch(step))).backward()
+        ours.step()
+        ours.zero_grad()
+    blink.shutdown()
+    blink.init()
+    return [lines, bits(model), bits(trained_in_one_go())]
+
+
+def trained_in_one_go():
+    model = mlp()
+    ours = wrap(sgd(model), model)
+    for step in range(4):
+        loss_of(model, *map(mine, batch(step))).backward()
+        ours.step()
+        ours.zero_grad()
+    return model
