@@ -173,6 +173,8 @@ def subgroup(ranks: Sequence[Rank]) -> Communicator:
         plan=parent.plan if everyone else None,
         sharing=parent.local_size,
     )
+    # A rank that waits in the group does not read the world's journal: others need its room.
+    communicator.executor.group.relieve_also(parent.executor.group)
     communicator.at_close(control.finalize)
     _state.subgroups = [each for each in _state.subgroups if not each.is_closed]
     _state.subgroups.append(communicator)

@@ -296,6 +296,7 @@ void Journal::kick() { raise(me().alarm); }
 
 void Journal::relieve() {
   if (lag(rank_) > kJournalBytes / 2) take();
+  if (also_) also_();
 }
 
 void Journal::close() {

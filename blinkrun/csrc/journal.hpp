@@ -7,6 +7,8 @@
 // nobody waits for a rank that itself waits for others.
 #pragma once
 
+#include <functional>
+
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -36,6 +38,8 @@ class Journal {
   bool sleep(uint64_t timeout_ns, const Caller& caller);
   void kick();     // end this rank's sleep, now or the next one
   void relieve();  // make room if others may soon wait for it
+  // What else to relieve whenever this is relieved. To be set before the first call.
+  void relieve_also(std::function<void()> other) { also_ = std::move(other); }
   void close();    // this rank posts and reads no more
 
  private:
@@ -79,6 +83,7 @@ class Journal {
   std::vector<std::string> parts_;  // by rank: the pieces of a message that is not complete
   std::atomic<size_t> unread_{0};
   std::atomic<uint32_t> alarms_seen_{0};
+  std::function<void()> also_;
   std::atomic<bool> closed_{false};
 };
 

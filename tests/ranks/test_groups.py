@@ -37,6 +37,10 @@ def test_a_rank_that_makes_no_group_is_named(run_ranks):
     assert [total, *(each for _, each in others)] == [3.0] * 3
 
 
+def test_who_waits_in_a_group_still_makes_room_in_the_journal_of_the_world(run_ranks):
+    assert run_ranks("group_cases:posting_before_entering", size=2) == [2_000_000] * 2
+
+
 def test_messages_name_ranks_of_the_world(run_ranks):
     (said, total), *others = run_ranks("group_cases:names_in_messages", size=3)
     assert said[1] == [2]

@@ -216,3 +216,17 @@ def a_member_leaves():
     if rank != 0:
         return None
     return first_error_of(lambda: group.allreduce(np.ones(10)))
+
+
+def posting_before_entering():
+    """Rank 0 waits in a group for rank 1, which first posts more than the world's journal holds."""
+    blinkrun.init(timeout_s=8)
+    world = blinkrun.world()
+    group = runtime.subgroup((0, 1))
+    if world.rank == 1:
+        for _ in range(5):
+            world.journal.post(b"x" * 400_000)
+    group.barrier()
+    read = sum(len(message) for _, message in world.journal.read())
+    world.barrier()
+    return read
