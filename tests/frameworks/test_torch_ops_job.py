@@ -27,10 +27,15 @@ def test_sets_given_to_init_are_numbered_in_their_order_until_shutdown(seen):
         ]
 
 
-def test_sets_that_are_refused_leave_the_job_as_it_was(seen):
+def test_a_duplicate_set_is_refused_alone_and_a_wrong_one_with_its_job(seen):
     for rank, result in enumerate(seen):
         lines = result["sets_that_are_refused"]
         assert lines.pop("afterwards") == ([3] if rank < 2 else [])
+        stays = {name: lines[name].pop() for name in lines}
+        assert stays == dict.fromkeys(("twice", "everyone"), True) | dict.fromkeys(
+            ("foreign", "nobody", "word"), False
+        )
+        lines = {name: line for name, (line,) in lines.items()}
         assert all(line.startswith("ProcessSetError: process_sets ") for line in lines.values())
         assert "entry 1 with ranks [0, 1] is a duplicate" in lines["twice"]
         assert "entry 1 with ranks [0, 1, 2] is a duplicate" in lines["everyone"]

@@ -40,7 +40,7 @@ def check_absences():
         ("torch.elastic.state", "elastic"),
         ("tensorflow.keras", "TensorFlow"),
         ("spark", "not by Spark"),
-        ("runner", "command blinkrun"),
+        ("runner.launch", "command blinkrun"),
         ("nothing_known", "no meaning here"),
     ):
         with pytest.raises(ModuleNotFoundError, match=rf"^horovod\.\S+ is absent .*{why}"):

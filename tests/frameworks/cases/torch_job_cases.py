@@ -45,7 +45,7 @@ def sets_from_the_start():
 
 
 def sets_that_are_refused():
-    """The job is left again; what is right afterwards works."""
+    """What is right afterwards works, be the job left or not."""
     tries = {
         "twice": [[0, 1], [1, 0]],
         "everyone": [[1], [0, 1, 2]],
@@ -53,10 +53,11 @@ def sets_that_are_refused():
         "nobody": [[]],
         "word": "static",
     }
-    lines = {
-        name: refused(lambda sets=sets: blink.init(process_sets=sets))
-        for name, sets in tries.items()
-    }
+    lines = {}
+    for name, sets in tries.items():
+        lines[name] = [refused(lambda sets=sets: blink.init(process_sets=sets))]
+        lines[name].append(blink.is_initialized())
+        blink.shutdown()
     blink.init(process_sets="dynamic")
     two = blink.add_process_set([0, 1])
     lines["afterwards"] = [total(two)] if two.included() else []

@@ -1,8 +1,10 @@
 """The operations of `horovod.torch`: those of `blinkrun.torch`."""
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
+from blinkrun import engine as _engine
 from blinkrun import torch as _torch
 from blinkrun.launcher.horovod import translate
 from blinkrun.torch import (
@@ -144,3 +146,19 @@ def init(*args: Any, **options: Any) -> None:
     _translated.update(translate(os.environ).settings)
     os.environ.update(_translated)
     _torch.init(*args, **options)
+
+
+def _process_sets() -> dict[int, list[int]]:
+    return {number: list(ranks) for number, ranks in _engine.current().process_sets().items()}
+
+
+# What Horovod's tests look at, of an object that holds the library there.
+_basics = SimpleNamespace(
+    init=init,
+    is_homogeneous=is_homogeneous,
+    is_initialized=is_initialized,
+    rank=rank,
+    shutdown=shutdown,
+    size=size,
+    _get_process_set_ids_and_ranks=_process_sets,
+)

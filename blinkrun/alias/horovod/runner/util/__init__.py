@@ -1,0 +1,1 @@
+"""Helpers of Horovod's runner that its tests import."""
