@@ -1,4 +1,4 @@
-"""Whether all ranks have the same parameters, bit by bit, and if not who differs where."""
+"""Whether all ranks have the same parameters, bit by bit, and who has given a NaN."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
-from blinkrun.errors import MismatchError
+from blinkrun.errors import MismatchError, NonFiniteError
 from blinkrun.torch.exchange import Exchange
+from blinkrun.torch.forms import dense
 from blinkrun.types import Op, Rank
 
 
@@ -45,6 +46,27 @@ def check_parameters(
         f" ({len(differing)} of {len(named)} parameters differ); begin with broadcast_parameters() "
         "and change parameters on all ranks alike",
         {rank: f"digest {value:x}" for rank, value in zip(exchange.ranks, found.tolist())},  # noqa: B905
+    )
+
+
+def traced(
+    exchange: Exchange, named: Sequence[tuple[str, torch.Tensor]], err: NonFiniteError
+) -> NonFiniteError:
+    """Return an error about a bucket as one about a gradient; every rank that has got it calls."""
+    found = torch.zeros(len(named), dtype=torch.int64)
+    if exchange.rank == err.rank:
+        grads = [(i, dense(p.grad)) for i, (_, p) in enumerate(named) if p.grad is not None]
+        found[[i for i, grad in grads if not grad.isfinite().all()]] = 1
+    exchange.agree_on("blame", found)
+    names = [named[index][0] for index in found.nonzero().flatten().tolist()]
+    if not names:  # it became so in the type that it travels in
+        return err
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return NonFiniteError(
+        f"rank {err.rank}: the gradient of parameter '{names[0]}'{others} holds NaN or infinity, "
+        "which --check-nan (BLINKRUN_CHECK_NAN) refuses",
+        names[0],
+        err.rank,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
-from blinkrun.torch.reducer import owners_of
+from blinkrun.torch.owners import owners_of
 
 NAMES = ("clip_grad_norm_", "clip_grad_value_")
 

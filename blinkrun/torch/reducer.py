@@ -9,9 +9,7 @@ along with the buckets tell all ranks what each of them had, so all take the sam
 from __future__ import annotations
 
 import contextlib
-import gc
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,16 +29,15 @@ from blinkrun.errors import (
     NonFiniteError,
     UsageError,
 )
+from blinkrun.torch.check import traced
 from blinkrun.torch.codec import Codec
 from blinkrun.torch.dtypes import DTYPES
 from blinkrun.torch.exchange import Exchange, wait_for_all
+from blinkrun.torch.forms import ABSENT, DENSE, by_order, dense, form_of, sparse
 from blinkrun.torch.memory import BucketMemory, grad_strides, is_alike
+from blinkrun.torch.owners import Hook, let_go, take
 from blinkrun.torch.sparse import sparse_allreduce_async
 from blinkrun.types import Op
-
-ABSENT, DENSE = 0, 1  # flags of a gradient; DENSE + n: sparse in its first n dimensions
-
-_owners: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
 
 
 class Reducer:
@@ -120,7 +117,7 @@ class Reducer:
         self._elsewhere: list[int] = []  # gradients of this step whose results lie apart from them
         self._forms = [ABSENT] * len(named)  # what is known of each gradient, alike on all ranks
         self._lay_out(self._plan(()))
-        _owners.update((id(param), self) for param in self._params)
+        take(self, self._params)
         self._era = exchange.era()
         self._hooks: dict[int, Any] = {}
         self._hook()
@@ -164,8 +161,7 @@ class Reducer:
         """Leave the parameters alone from now on."""
         for hook in self._hooks.values():
             hook.remove()
-        for param in self._params:
-            _owners.pop(id(param), None)
+        let_go(self._params)
 
     def forget(self) -> None:
         """Drop what backward passes have counted so far; nothing may have been ready."""
@@ -223,7 +219,7 @@ class Reducer:
             grad = self._params[index].grad
             if grad is not None:
                 self._check(index, grad)
-            form = _form_of(grad)
+            form = form_of(grad)
             if form != self._forms[index]:
                 self._memory.flags[index] = form
             view = self._memory.view(index)
@@ -249,7 +245,7 @@ class Reducer:
         elif grad is None:
             view.zero_()
         else:
-            self._codec.put(index, _dense(grad), view)
+            self._codec.put(index, dense(grad), view)
             self._elsewhere.append(index)
         self._memory.read_in_place(bucket)
 
@@ -276,23 +272,7 @@ class Reducer:
         try:
             self._exchange.run([*calls, self._memory.flags_call], started)
         except NonFiniteError as err:
-            raise self._traced(err) from None
-
-    def _traced(self, err: NonFiniteError) -> NonFiniteError:
-        """Return the error about a bucket as one about a parameter; all ranks have got it."""
-        found = torch.zeros(len(self._params), dtype=torch.int64)
-        if self._exchange.rank == err.rank:
-            grads = ((i, p.grad) for i, p in enumerate(self._params) if p.grad is not None)
-            found[[i for i, grad in grads if not _dense(grad).isfinite().all()]] = 1
-        self._exchange.agree_on("blame", found)
-        names = [f"'{self._names[index]}'" for index in found.nonzero().flatten().tolist()]
-        if not names:  # it became so in the type that it travels in
-            return err
-        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        text = (
-            f"rank {err.rank}: the gradient of parameter {names[0]}{others} holds NaN or infinity"
-        )
-        return NonFiniteError(text, names[0].strip("'"), err.rank)
+            raise traced(self._exchange, self.named, err) from None
 
     def _hand_out(self, absent: Sequence[int]) -> None:
         """Give parameters the results that lie elsewhere than their gradients."""
@@ -344,7 +324,7 @@ class Reducer:
         """Reduce the gradients that travel as indices and values, each by itself."""
         pending = [
             sparse_allreduce_async(
-                _sparse(self._params[index], self._forms[index] - DENSE),
+                sparse(self._params[index], self._forms[index] - DENSE),
                 name=f"{self._exchange.prefix}.sparse.{self._names[index]}",
                 op=self._reduction["op"],
                 process_set=self._exchange.process_set,
@@ -374,14 +354,14 @@ class Reducer:
         for index, result in results.items():
             self._set(index, result)
         placed = [index for index in range(len(self._params)) if self._is_placed(index)]
-        self._lay_out(self._plan(_sorted(placed, order.tolist())))
+        self._lay_out(self._plan(by_order(placed, order.tolist())))
 
     def _packed(self, index: int) -> torch.Tensor:
         """Return this rank's gradient as it travels, in memory of its own; zeros if it has none."""
         param, grad = self._params[index], self._params[index].grad
         packed = torch.zeros(param.shape, dtype=self._dtypes[index])
         if grad is not None:
-            self._codec.put(index, _dense(grad), packed)
+            self._codec.put(index, dense(grad), packed)
         return packed
 
     def _is_placed(self, index: int) -> bool:
@@ -416,68 +396,5 @@ class Reducer:
         """Have all parameters call that are trained; some may have been frozen until now."""
         for index, param in enumerate(self._params):
             if index not in self._hooks and param.requires_grad:
-                hook = param.register_post_accumulate_grad_hook(_Hook(self, index))
+                hook = param.register_post_accumulate_grad_hook(Hook(self, index))
                 self._hooks[index] = hook
-
-
-class _Hook:
-    """What a parameter calls when a backward pass has added to its gradient.
-
-    It does not keep the reducer alive: parameters outlive an optimizer that is thrown away.
-    """
-
-    __slots__ = ("_index", "_reducer")
-
-    def __init__(self, reducer: Reducer, index: int) -> None:
-        self._reducer = weakref.ref(reducer)
-        self._index = index
-
-    def __call__(self, param: torch.Tensor) -> None:
-        reducer = self._reducer()
-        if reducer is not None:
-            reducer.add(self._index)
-
-
-def has_owner(param: torch.Tensor) -> bool:
-    """Whether a reducer that is still in use has taken `param`."""
-    if id(param) in _owners:
-        gc.collect()  # an optimizer in a reference cycle may be gone but for this
-    return id(param) in _owners
-
-
-def owners_of(params: Iterable[torch.Tensor]) -> list[Reducer]:
-    """Return the reducers that have taken some of `params`, in the order of those."""
-    found = (_owners.get(id(param)) for param in params)
-    return list(dict.fromkeys(reducer for reducer in found if reducer is not None))
-
-
-def _form_of(grad: torch.Tensor | None) -> int:
-    if grad is None:
-        return ABSENT
-    return DENSE if grad.layout == torch.strided else DENSE + grad.sparse_dim()
-
-
-def _dense(grad: torch.Tensor) -> torch.Tensor:
-    return grad.detach() if grad.layout == torch.strided else grad.detach().to_dense()
-
-
-def _sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
-    """Return the gradient of `param` with `sparse_dim` sparse dimensions; without values if none.
-
-    >>> _sparse(torch.nn.Parameter(torch.ones(3, 2)), 1)._nnz()
-    0
-    """
-    if param.grad is None:
-        indices = torch.empty(sparse_dim, 0, dtype=torch.int64)
-        values = torch.empty(0, *param.shape[sparse_dim:], dtype=param.dtype)
-        return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
-    return param.grad if param.grad.is_sparse else param.grad.to_sparse(sparse_dim)
-
-
-def _sorted(indices: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Return `indices` by their place in `order`; those without one, 0, last, the highest first.
-
-    >>> _sorted([0, 1, 2, 3], [0, 2, 1, 0])
-    [2, 1, 3, 0]
-    """
-    return sorted(indices, key=lambda index: (order[index] == 0, order[index], -index))

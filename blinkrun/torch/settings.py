@@ -20,8 +20,9 @@ from blinkrun.torch.dtypes import DTYPES
 from blinkrun.torch.exchange import Exchange
 from blinkrun.torch.memory import grad_strides
 from blinkrun.torch.overlap import Overlap, choose_overlap
+from blinkrun.torch.owners import has_owner
 from blinkrun.torch.process_sets import ProcessSet
-from blinkrun.torch.reducer import Reducer, has_owner
+from blinkrun.torch.reducer import Reducer
 from blinkrun.types import Op
 
 DEFAULT_BUCKET_BYTES = 25 << 20

@@ -220,9 +220,9 @@ def _joined(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
     By the parallel formula of Chan et al. (1979), which does not lose digits as squares of sums do.
 
-    >>> mean, var, count = _joined(torch.tensor([[2.0, 2.0, 1.0], [1.0, 5.0, 0.0]]))
+    >>> mean, var, count = _joined(torch.tensor([[1.0, 2.0, 1.0], [1.0, 6.0, 0.0]]))
     >>> mean.tolist(), var.tolist(), count.item()
-    ([3.0], [2.6666666666666665], 3.0)
+    ([4.0], [4.5], 2.0)
     """
     counts, means, variances = rows[:, :1], *rows[:, 1:].chunk(2, dim=1)
     count = counts.sum()

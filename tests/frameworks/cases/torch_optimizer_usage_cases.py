@@ -181,7 +181,7 @@ def nan_in_a_bucket():
 
 
 def joined_again():
-    """A job of its own: an optimizer goes on after `shutdown` and `init`, and says why not before."""
+    """A job of its own: an optimizer goes on after `shutdown` and `init`, and not in between."""
     blink.init()
     model = mlp()
     ours = wrap(sgd(model), model, overlap="on")
