@@ -28,3 +28,7 @@ def test_calls_that_would_lose_gradients_are_refused(job):
         assert "zero_grad() between backward() and step()" in early
         assert "skip_synchronize() does not go with op=Adasum" in skipped
         assert "more than backward_passes_per_step=1 backward passes" in twice
+
+
+def test_a_rank_that_has_joined_changes_nothing(job):
+    assert max(job.of("adasum_while_a_rank_has_joined")) < 1e-12

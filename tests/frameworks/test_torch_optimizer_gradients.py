@@ -21,6 +21,7 @@ def check_same(reports, close=CLOSE):
         "gradients_turned_off_and_on",
         "unfrozen_later",
         "ranks_that_join",
+        "grad_scaler_over_two_passes",
     ],
 )
 def test_training_equals_one_process_in_each_variant(job, case):
@@ -29,7 +30,13 @@ def test_training_equals_one_process_in_each_variant(job, case):
 
 
 @pytest.mark.parametrize(
-    "case", ["no_sync", "parameters_that_change_their_dtype", "exceptions_in_hooks"]
+    "case",
+    [
+        "no_sync",
+        "parameters_that_change_their_dtype",
+        "exceptions_in_hooks",
+        "clipping_while_accumulating",
+    ],
 )
 def test_training_equals_one_process(job, case):
     check_same(job.of(case))

@@ -9,7 +9,13 @@ from torch_pairs import batch, bits, loss_of, mine, mlp, wrap
 
 import blinkrun.torch as blink
 
-CASES = ("adasum_of_steps", "adasum_of_narrow_steps", "adasum_with_a_scaler", "adasum_refusals")
+CASES = (
+    "adasum_of_steps",
+    "adasum_of_narrow_steps",
+    "adasum_with_a_scaler",
+    "adasum_while_a_rank_has_joined",
+    "adasum_refusals",
+)
 
 
 def combined(deltas):
@@ -121,6 +127,22 @@ def adasum_with_a_scaler():
         scaler.update()
         seen.append((scaler.get_scale(), bits(model)))
     return seen
+
+
+def adasum_while_a_rank_has_joined():
+    """Rank 0 has no data: it changes nothing, and the others' changes are combined."""
+    size, rank = blink.size(), blink.rank()
+    model = mlp(torch.float64)
+    ours = wrap(sgd(model), model, op=blink.Adasum)
+    active = range(size > 1, size)
+    losses = [loss_on(0, each, torch.float64) for each in active]
+    wanted = expected(model, sgd, [lambda model: 0 * loss_on(0, 0, torch.float64)(model), *losses])
+    if rank in active:
+        loss_on(0, rank, torch.float64)(model).backward()
+        ours.step()
+    distance = far(model, wanted if size > 1 else expected(mlp(torch.float64), sgd, losses))
+    blink.join()
+    return distance if rank in active else 0.0
 
 
 def adasum_refusals():

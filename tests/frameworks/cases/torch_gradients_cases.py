@@ -27,6 +27,8 @@ CASES = (
     "check_of_parameters",
     "exceptions_in_hooks",
     "passes_that_change",
+    "grad_scaler_over_two_passes",
+    "clipping_while_accumulating",
 )
 
 
@@ -400,3 +402,45 @@ def passes_that_change():
     loss_of(shared, mine(inputs), mine(targets)).backward()
     line = refused(partial(ours.set_backward_passes_per_step, 1))
     return {**report(alone, shared), "passes": ours.backward_passes_per_step, "line": line}
+
+
+def grad_scaler_over_two_passes():
+    """Under autocast; the second pass of step 1 overflows on the last rank, and no rank steps."""
+    found = []
+    for overlap in ("off", "on"):
+        alone, plain, shared, ours = pair(backward_passes_per_step=2, overlap=overlap)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+        for step in range(4):
+            inputs, targets = batch(step)
+            if step != 1:
+                plain.zero_grad()
+                loss_of(alone, inputs, targets).backward()
+                plain.step()
+            ours.zero_grad()
+            for number in range(2):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=step == 1):
+                    loss = loss_of(shared, mine(inputs), mine(targets)) / 2
+                if (step, number, blink.rank()) == (1, 1, blink.size() - 1):
+                    loss = loss * float("inf")
+                scaler.scale(loss).backward()
+            scaler.step(ours)
+            scaler.update()
+        found.append({**report(alone, shared), "scale": scaler.get_scale()})
+    return found
+
+
+def clipping_while_accumulating():
+    """In no_sync() and between two passes clipping sees this rank's gradients, and reduces none."""
+    alone, plain, shared, ours = pair(backward_passes_per_step=2)
+    inputs, targets = batch(0)
+    loss_of(alone, inputs, targets).backward()
+    plain.step()
+    clip = partial(torch.nn.utils.clip_grad_norm_, shared.parameters(), 1e9)
+    with ours.no_sync():
+        (loss_of(shared, mine(inputs), mine(targets)) * 0).backward()
+        clip()
+    for _ in range(2):
+        (loss_of(shared, mine(inputs), mine(targets)) / 2).backward()
+        clip()
+    ours.step()
+    return report(alone, shared)
