@@ -30,7 +30,7 @@ from blinkrun.types import Collective, DType, Op, Rank
 LARGE_COUNT = 1 << 18  # elements, from which a call chooses its chunks
 LEAST_CHUNK_BYTES = 64 << 10
 MOST_CHUNK_BYTES = 1 << 20
-NUM_CHUNKS = 32
+NUM_CHUNKS = 4
 FOLD_BYTES = 4 << 20  # of each rank, gathered at a time for reductions that the core lacks
 
 
@@ -42,7 +42,7 @@ def chunk_bytes(num_bytes: int) -> int:
     and 8 ms by chunks of 1 MiB, on idle cores 1.6 and 2.2.
 
     >>> chunk_bytes(1 << 20), chunk_bytes(25 << 20)
-    (65536, 786432)
+    (262144, 1048576)
     """
     chunk = num_bytes // NUM_CHUNKS // LEAST_CHUNK_BYTES * LEAST_CHUNK_BYTES
     return min(MOST_CHUNK_BYTES, max(LEAST_CHUNK_BYTES, chunk))
