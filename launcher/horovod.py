@@ -120,7 +120,6 @@ IGNORED: dict[str, str] = {
     "HOROVOD_THREAD_AFFINITY": "no thread is pinned",
     "HOROVOD_LOG_LEVEL": "blinkrun --verbose says what was chosen and why",
     "HOROVOD_LOG_HIDE_TIME": "messages carry no time",
-    "HOROVOD_LOG_WITH_TIMESTAMP": "messages carry no time",
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": _BY_PLAN,
     "HOROVOD_NUM_NCCL_STREAMS": _NO_GPU,
     "HOROVOD_BATCH_D2D_MEMCOPIES": _NO_GPU,
@@ -167,7 +166,7 @@ def translate(environ: Mapping[str, str]) -> Translated:
         try:
             value = meaning(text)
         except (ValueError, UsageError):
-            raise UsageError(f"{name}={text}: not a value that Horovod takes either") from None
+            raise UsageError(f"{name}={text} means nothing; give what {ours} takes") from None
         if value is not None:
             settings[ours] = value
     return Translated(settings, {n: _why(n) for n in sorted(environ) if _has_no_effect(n)})

@@ -60,7 +60,7 @@ def test_variables_that_mean_something(given: dict[str, str], settings: dict[str
     ],
 )
 def test_a_value_that_means_nothing_is_refused(name: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}={value}: "):
+    with pytest.raises(UsageError, match=f"{name}={value} means nothing"):
         translate({name: value})
 
 
