@@ -274,7 +274,7 @@ def test_a_stall_is_told_once_with_what_the_missing_rank_does(capfd):
         heard.append(capfd.readouterr().err)
         return "".join(heard)
 
-    text = run_engines(3, body, settings=Settings(stall_warning_s=0.6))[0]
+    text = run_engines(3, body, settings=Settings(stall_warning_s=2.0))[0]
     assert "[rank 0] stalled: allreduce 'late' has waited" in text
     assert "for rank 1" in text
     assert "ranks 0, 2 have called it at script.py:1" in text
