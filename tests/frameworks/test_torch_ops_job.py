@@ -53,6 +53,18 @@ def test_communicators_that_divide_the_job_are_a_set_each(seen):
     ]
 
 
+def test_a_set_is_a_duplicate_to_the_ranks_that_gave_it_twice(seen):
+    line = (
+        "ProcessSetError: process_sets entry 1 with ranks [0, 2] is a duplicate of an earlier one"
+        " or of the set of all ranks; the job goes on with the others"
+    )
+    assert [result["sets_that_some_ranks_give_twice"] for result in seen] == [
+        [line, 1, None, 1, True, 4, True],
+        ["", 2, 1, 1, True, 2, True],
+        [line, 1, None, 1, True, 4, True],
+    ]
+
+
 def test_a_part_of_the_ranks_is_a_job_of_its_own(seen):
     places = [result["parts_of_the_job"] for result in seen]
     assert [place[1:] for place in places] == [[0, 2, 3], [0, 1, 1], [1, 2, 3]]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import horovod
 import horovod.torch as hvd
+import mpi4py
 import pytest
 import torch
 from horovod.common.exceptions import HorovodInternalError
@@ -99,6 +100,7 @@ def check_timeline(rank):
 def main():
     with pytest.raises(ValueError, match="init"):
         hvd.rank()
+    mpi4py.rc.initialize = False  # as scripts do that leave MPI to Horovod
     sets = [hvd.ProcessSet([0])]
     with env(HOROVOD_TIMELINE=TIMELINE, HOROVOD_TIMELINE_MARK_CYCLES="1"):
         hvd.init(process_sets=sets)

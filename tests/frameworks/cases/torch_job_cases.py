@@ -18,6 +18,7 @@ def run():
             sets_from_the_start,
             sets_that_are_refused,
             sets_of_communicators,
+            sets_that_some_ranks_give_twice,
             parts_of_the_job,
             communicators_as_jobs,
             timelines,
@@ -78,6 +79,26 @@ def sets_of_communicators():
     seen.append(later.process_set_id)
     blink.shutdown()
     return seen
+
+
+def sets_that_some_ranks_give_twice():
+    """A duplicate is one to the ranks that gave it; the others go on, and all know the sets."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    part = world.Split(world.Get_rank() % 2, world.Get_rank())
+    mine, even = blink.ProcessSet(part), blink.ProcessSet([0, 2])
+    if world.Get_rank() == 1:
+        blink.init(comm=world, process_sets=[mine, even])
+        line = ""
+    else:
+        line = refused(lambda: blink.init(comm=world, process_sets=[mine, even]))
+    again = blink.ProcessSet([2, 0])
+    blink.init(process_sets=[again])
+    seen = [line, mine.process_set_id, even.process_set_id, again.process_set_id]
+    seen += [blink.global_process_set.mpi_comm is world, total(mine)]
+    blink.shutdown()
+    return [*seen, blink.global_process_set.mpi_comm is None]
 
 
 def parts_of_the_job():
