@@ -32,6 +32,7 @@ def assemble(  # noqa: PLR0913
     plan: Plan | None = None,
     emulation: Emulation | None = None,
     sharing: int = 0,
+    arena_bytes: int = 0,
 ) -> Communicator:
     """Return a communicator of the ranks of `control`; every one of them must call it.
 
@@ -50,6 +51,9 @@ def assemble(  # noqa: PLR0913
         Run at the pace of that machine's links; the same on all ranks.
     sharing : int, optional
         Ranks that share the host's cores, where there are more than those of `control`.
+    arena_bytes : int, optional
+        Address space of each rank's arena, unless BLINKRUN_ARENA_BYTES says. Default: as much as
+        the host has memory; only what is touched counts.
 
     Returns
     -------
@@ -82,7 +86,7 @@ def assemble(  # noqa: PLR0913
         control,
         world.local_ranks,
         plan,
-        arena_bytes=env.size_bytes(env.ARENA, cpu.default_arena_bytes()),
+        arena_bytes=env.size_bytes(env.ARENA, arena_bytes or cpu.default_arena_bytes()),
         timeout_s=timeout_s,
         cores=cores,
         names=names,

@@ -17,6 +17,8 @@ from blinkrun.assembly import assemble
 from blinkrun.torch.distributed.group import NAME, BlinkProcessGroup
 from blinkrun.torch.distributed.store import StoreControl
 
+ARENA_BYTES = 1 << 30  # of address space: a job may have many groups, and tensors lie elsewhere
+
 _groups: weakref.WeakSet[BlinkProcessGroup] = weakref.WeakSet()
 _hooked_pid = 0
 
@@ -59,6 +61,7 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
         timeout_s=timeout_s,
         names=names,
         sharing=dist.get_world_size() if dist.is_initialized() else 0,
+        arena_bytes=ARENA_BYTES,
     )
     group = BlinkProcessGroup(options.store, communicator, names)
     _groups.add(group)
