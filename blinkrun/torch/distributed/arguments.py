@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
+from blinkrun.calls import check_root
 from blinkrun.errors import InvalidBufferError
 from blinkrun.torch.distributed.calls import checked
 from blinkrun.types import Rank
@@ -36,14 +37,21 @@ def op_of(opts: Any) -> Any:
     return getattr(opts, "reduceOp", opts)
 
 
-def options_and_root(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Rank]:
-    """Return the options and the root of a call that torch makes with either."""
+def options_and_root(args: Sequence[Any], kwargs: dict[str, Any], size: int) -> tuple[Any, Rank]:
+    """Return the options and the root of a call that torch makes with either.
+
+    Raises
+    ------
+    UsageError
+        If no rank of `size` has that number.
+    """
     given = args[0] if args else kwargs.get("opts", kwargs.get("root"))
     if given is None:
         return None, 0
-    if isinstance(given, int):
-        return None, given
-    return given, given.rootRank
+    opts = None if isinstance(given, int) else given
+    root = given if opts is None else opts.rootRank
+    check_root(root, size)
+    return opts, root
 
 
 def as_list(tensors: Any) -> list[torch.Tensor]:

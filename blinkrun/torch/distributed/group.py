@@ -169,7 +169,7 @@ class BlinkProcessGroup(ProcessGroup):
 
     def reduce(self, tensors: Any, *args: Any, **kwargs: Any) -> Work:
         """Reduce a tensor into that of the root; the others' stay as they are."""
-        opts, root = options_and_root(args, kwargs)
+        opts, root = options_and_root(args, kwargs, self._calls.size)
         tensor = checked(only_one(tensors, "reduce"), "reduce")
         op = kwargs.get("op", args[1] if len(args) > 1 else None) if opts is None else op_of(opts)
         how = reduction(ReduceOp.SUM if op is None else op)
@@ -224,7 +224,7 @@ class BlinkProcessGroup(ProcessGroup):
 
     def broadcast(self, tensors: Any, *args: Any, **kwargs: Any) -> Work:
         """Give a tensor the values that it has on the root."""
-        opts, root = options_and_root(args, kwargs)
+        opts, root = options_and_root(args, kwargs, self._calls.size)
         tensor = checked(only_one(tensors, "broadcast"), "broadcast")
         return self._start(lambda: self._calls.broadcast(tensor, root), [tensor], "broadcast", opts)
 
@@ -323,7 +323,7 @@ class BlinkProcessGroup(ProcessGroup):
 
     def gather(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Work:
         """Put every rank's tensor into a list of the root."""
-        opts, root = options_and_root(args, kwargs)
+        opts, root = options_and_root(args, kwargs, self._calls.size)
         source = checked(only_one(inputs, "gather"), "gather")
         targets = inner_list(outputs, "gather") if root == self._rank else []
         return self._start(
@@ -332,7 +332,7 @@ class BlinkProcessGroup(ProcessGroup):
 
     def scatter(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Work:
         """Give every rank its tensor of the root's list."""
-        opts, root = options_and_root(args, kwargs)
+        opts, root = options_and_root(args, kwargs, self._calls.size)
         output = checked(only_one(outputs, "scatter"), "scatter")
         sources = inner_list(inputs, "scatter") if root == self._rank else []
         return self._start(

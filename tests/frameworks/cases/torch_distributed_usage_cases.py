@@ -58,6 +58,8 @@ def bad_arguments():
                 torch.empty(size()), torch.ones(size()), [1] * size(), [3]
             )
         ),
+        "root": raised(lambda: group.broadcast(torch.ones(1), size())),
+        "gather": raised(lambda: group.gather([], torch.ones(1), size())),
         "tensors": raised(lambda: group.broadcast([torch.ones(1), torch.ones(1)], 0)),
     }
 
