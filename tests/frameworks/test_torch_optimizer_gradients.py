@@ -108,7 +108,8 @@ def test_join_returns_the_last_rank(job):
 def test_a_process_set_trains_by_itself(job):
     answers = job.of("process_sets")
     if job.size == 1:
-        pytest.skip("one rank has no sets of some ranks")
+        assert answers == [None]  # there are no sets of some ranks
+        return
     for which in range(len(answers[0])):
         assert max(answer[which]["distance"] for answer in answers) <= CLOSE
         members = {answers[rank][which]["bits"] for rank in range(which, job.size, 2)}
