@@ -84,6 +84,10 @@ def test_nan_in_a_bucket_is_traced_to_parameter_and_rank(job):
             assert f"rank {job.size - 1}" in line
 
 
+def test_the_environment_of_rank_0_says_how_often_parameters_are_checked(job):
+    assert job.of("checks_by_the_environment") == [[3, 0]] * job.size
+
+
 def test_an_optimizer_goes_on_when_the_job_is_joined_again(tmp_path, plan_cache):
     pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
     runner = RankRunner(tmp_path, environ={"BLINKRUN_CACHE_DIR": str(plan_cache)})

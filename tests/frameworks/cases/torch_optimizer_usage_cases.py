@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import os
 import pickle
 import warnings
 
@@ -21,6 +22,7 @@ CASES = (
     "what_scripts_look_at",
     "saved_between_steps",
     "nan_in_a_bucket",
+    "checks_by_the_environment",
 )
 
 
@@ -178,6 +180,18 @@ def nan_in_a_bucket():
     finally:
         running.settings = before
     return [lines, [bits(model) for model in models]]
+
+
+def checks_by_the_environment():
+    """The first rank's environment counts; an argument is stronger."""
+    os.environ["BLINKRUN_CHECK_PARAMETERS"] = "3" if blink.rank() == 0 else "100"
+    try:
+        models = mlp(), mlp()
+        by_environment = wrap(sgd(models[0]), models[0])
+        by_argument = wrap(sgd(models[1]), models[1], check_every=0)
+    finally:
+        del os.environ["BLINKRUN_CHECK_PARAMETERS"]
+    return [each._blinkrun.settings.check_every for each in (by_environment, by_argument)]
 
 
 def joined_again():
