@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -11,9 +12,26 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from blinkrun import env
 from blinkrun.errors import CollectiveTimeoutError
 
+OF_JOB = f"raise {env.TIMEOUT} (or --timeout)"
+OF_GROUP = "give init_process_group a longer timeout"
 IDLE_S = 10.0  # after which a helper thread with nothing to do ends
+
+
+def carried_out(body: Callable[[], Any]) -> Any:
+    """Return what `body` returns; a deadline that ends it is the process group's own.
+
+    The core does not know who gave it, and advises to raise that of the job.
+    """
+    try:
+        return body()
+    except CollectiveTimeoutError as err:
+        if env.TIMEOUT in os.environ:
+            raise
+        text = str(err).replace(OF_JOB, OF_GROUP)
+        raise CollectiveTimeoutError(text, err.ranks, err.timeout_s) from None
 
 
 class DoneWork(Work):
@@ -80,7 +98,7 @@ class PendingWork(Work):
         body, self._body = self._body, None
         try:
             if body is not None:
-                self._value = body()
+                self._value = carried_out(body)
         except BaseException as err:  # raised by `wait`, in the thread that wants the result
             self._error = err
 
@@ -193,7 +211,7 @@ class Lane:
         with self._turn:
             if self._closed is not None:
                 raise self._closed
-            value = body()
+            value = carried_out(body)
         return DoneWork(results, -1 if value is None else value)
 
     def submit(self, body: Callable[[], Any], results: list[Any], what: str) -> PendingWork:
