@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -101,6 +102,11 @@ def _shape(member: int, request: Request) -> tuple[int, ...]:
     return shape[1:] if request.kind in _GATHERS else shape
 
 
+def _scales(request: Request) -> tuple[float, ...]:
+    """Return the factors so that equal ones compare equal, also where they are not a number."""
+    return tuple(math.nan if math.isnan(each) else float(each) for each in request.scales)
+
+
 def _fields(first: Request) -> Iterable[tuple[str, Callable[[Request], Any]]]:
     """Name what ranks must agree on, the most telling first, with a way to read it."""
     yield "tensors", lambda request: len(request.members)
@@ -111,7 +117,7 @@ def _fields(first: Request) -> Iterable[tuple[str, Callable[[Request], Any]]]:
         yield f"shape{of_group}", partial(_shape, number)
     if first.kind in REDUCTIONS:
         yield "op", lambda request: _op_label(request.op)
-        yield "scale factors", lambda request: tuple(map(float, request.scales))
+        yield "scale factors", _scales
     if first.kind is Kind.BROADCAST:
         yield "root", lambda request: request.root
     if first.kind is Kind.ALLTOALL:

@@ -253,6 +253,7 @@ class Engine:
         UsageError
             If the file cannot be written.
         """
+        self._refuse_in_child()
         if self.world.rank == 0:
             timeline = Timeline(path, self.world.rank, mark_cycles)
             self._executor.trace(True)
@@ -262,6 +263,7 @@ class Engine:
 
     def stop_timeline(self) -> None:
         """End the timeline, if there is one."""
+        self._refuse_in_child()  # the file is the rank's
         self._driver.tick = None
         self._executor.trace(False)
         self._record.set_timeline(None)
@@ -416,6 +418,10 @@ class Engine:
         if self._is_stopped:
             raise NotInitializedError(f"{request.kind.label} '{request.name}'")
         if self._failure is not None:
+            raise self._failure
+
+    def _refuse_in_child(self) -> None:
+        if isinstance(self._failure, ForkedError):
             raise self._failure
 
     def _refuse_any(self, handles: Sequence[Handle]) -> None:

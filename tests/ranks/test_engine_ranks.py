@@ -48,7 +48,7 @@ def test_an_interrupt_ends_the_wait_and_nothing_else(run_ranks):
 
 
 def test_a_forked_child_is_no_rank(run_ranks):
-    assert run_ranks("engine_cases:forked_child", size=2) == [[3, [2.0] * 3]] * 2
+    assert run_ranks("engine_cases:forked_child", size=2) == [[5, [2.0] * 3]] * 2
 
 
 HEAD = """

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 from support.engines import allreduce, submit
@@ -196,7 +197,9 @@ def forked_child():
     pid = os.fork()
     if pid == 0:
         refused = 0
-        for call in (eng.barrier, engine.current().barrier, getattr(handle, "wait", eng.barrier)):
+        wait = getattr(handle, "wait", eng.barrier)
+        start = partial(eng.start_timeline, os.devnull)
+        for call in (eng.barrier, engine.current().barrier, wait, start, eng.stop_timeline):
             try:
                 call()
             except ForkedError:

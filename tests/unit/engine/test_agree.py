@@ -61,6 +61,13 @@ def test_each_field_of_an_allreduce_is_compared(other, words):
     assert told(other, other) == ""
 
 
+def test_factors_that_are_not_a_number_are_the_same_on_all_ranks():
+    """Ranks that all gave nan were told that they differ."""
+    one, same = (replace(X, scales=(float("nan"), 1.0)) for _ in range(2))
+    assert told(one, same) == ""
+    assert "has scale factors (1.0, 1.0), rank 0 has (nan, 1.0)" in told(one, X)
+
+
 @pytest.mark.parametrize(
     ("kind", "field", "words"),
     [
