@@ -286,15 +286,22 @@ def parameters_that_change_their_dtype():
     return {**report(alone, shared), "dtypes": sorted({str(p.dtype) for p in shared.parameters()})}
 
 
+def steps_of(epoch, size):
+    """Return how many steps each rank has in an epoch."""
+    if epoch == 0:
+        return [max(rank, size == 1) for rank in range(size)]
+    return [2 * (rank == size - 1) if epoch == 1 else rank + 1 for rank in range(size)]
+
+
 def ranks_that_join():
-    """Rank r has r + 1 steps in the first epoch and none in the second but for the last rank."""
+    """Rank r has r steps: rank 0 does not see how others begin; then the last alone; then all."""
     found = []
     for overlap in ("off", "on"):
         alone, plain, shared, ours = pair(overlap=overlap)
         size, rank = blink.size(), blink.rank()
         lasts = []
         for epoch in range(3):
-            steps = [r + 1 if epoch != 1 else 2 * (r == size - 1) for r in range(size)]
+            steps = steps_of(epoch, size)
             for step in range(max(steps)):
                 inputs, targets = batch(10 * epoch + step)
                 plain.zero_grad()
@@ -430,17 +437,20 @@ def grad_scaler_over_two_passes():
 
 
 def clipping_while_accumulating():
-    """In no_sync() and between two passes clipping sees this rank's gradients, and reduces none."""
-    alone, plain, shared, ours = pair(backward_passes_per_step=2)
+    """In no_sync() and between two passes clipping sees this rank's gradients, and reduces none.
+
+    With Sum what is reduced twice shows.
+    """
+    alone, plain, shared, ours = pair(backward_passes_per_step=2, op=blink.Sum)
     inputs, targets = batch(0)
     loss_of(alone, inputs, targets).backward()
     plain.step()
-    clip = partial(torch.nn.utils.clip_grad_norm_, shared.parameters(), 1e9)
+    clip = partial(torch.nn.utils.clip_grad_norm_, list(shared.parameters()), 1e9)
     with ours.no_sync():
         (loss_of(shared, mine(inputs), mine(targets)) * 0).backward()
         clip()
     for _ in range(2):
-        (loss_of(shared, mine(inputs), mine(targets)) / 2).backward()
+        (loss_of(shared, mine(inputs), mine(targets)) / 2 / blink.size()).backward()
         clip()
     ours.step()
     return report(alone, shared)
