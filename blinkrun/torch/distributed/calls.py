@@ -27,7 +27,7 @@ from blinkrun.torch.distributed.reductions import (
 from blinkrun.torch.distributed.work import Lane
 from blinkrun.types import Collective, DType, Op, Rank
 
-LARGE_COUNT = 1 << 18  # elements, from which a call chooses its chunks
+LARGE_COUNT = 1 << 16  # elements, from which a call chooses its chunks
 LEAST_CHUNK_BYTES = 64 << 10
 MOST_CHUNK_BYTES = 1 << 20
 NUM_CHUNKS = 4
