@@ -29,12 +29,13 @@ def backends():
     """One group after the other in one process, each asked for in another way."""
     print("told", *(os.environ[name] for name in TOLD), flush=True)
     say("elastic", dist.is_torchelastic_launched(), dist.get_node_local_rank())
-    for name in (None, "gloo", "nccl", "cpu:gloo,cuda:nccl", "mpi", "blink"):
-        options = {} if name is None else {"backend": name}
-        if name == "gloo":
-            store = f"file://{Path('store').absolute()}"
-            options |= {"init_method": store, "world_size": int(os.environ["WORLD_SIZE"])}
+    names = (None, "gloo", "nccl", "cpu:gloo,cuda:nccl", "mpi", "blink")
+    for number, name in enumerate(names):
+        options = {}
+        if name is not None:  # a second store at one port may be met before the first is gone
+            options |= {"backend": name, "init_method": f"file://{Path.cwd()}/store{number}"}
             options |= {"rank": int(os.environ["RANK"])}
+            options |= {"world_size": int(os.environ["WORLD_SIZE"])}
         dist.init_process_group(**options, timeout=timedelta(seconds=30))
         found = [type(dist.group.WORLD).__name__, dist.get_backend(), total()]
         side = dist.new_group(backend="gloo")
