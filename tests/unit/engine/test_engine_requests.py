@@ -387,7 +387,9 @@ def test_objects_go_by_name_and_roots_must_agree():
         secret = threading.Lock()  # none that pickle takes
         with pytest.raises(TypeError if rank == 1 else MismatchError, match="pickle"):
             objects.broadcast_object(engine, secret, root=1)
-        with pytest.raises(TypeError if rank == 1 else MismatchError, match=r"rank 1.*pickle|pickle"):
+        with pytest.raises(
+            TypeError if rank == 1 else MismatchError, match=r"rank 1.*pickle|pickle"
+        ):
             objects.allgather_object(engine, secret if rank == 1 else rank)
         return told, heard, inner
 
