@@ -29,7 +29,8 @@ from blinkrun.types import Rank
 LOOK_S = 0.5  # how often a driver that waits looks for ranks that are late or gone
 HELPER_SLEEP_S = 3600.0  # of the helper: it is woken when there is something to do
 TICK_S = 0.05  # of one that has to write what is held back: scripts read it soon
-LINGER_S = 0.002  # of the helper before it posts: a thread that submits one often submits more
+LINGER_S = 0.001  # of the helper before it posts, and again while more comes: a thread that
+LINGER_MOST_S = 0.02  # submits one often submits more
 STOP_S = 10.0  # that a helper gets to end
 
 
@@ -90,6 +91,7 @@ class Driver:
         self._dozing = False  # the driver is in the journal's `wait`, its outbox empty
         self._kicked = False  # the helper will look, whatever it does now
         self._lingers = False  # it lets more come first
+        self._submitted = 0
         self._is_urgent = False
         self._next_look_s = 0.0
         self._stopping = False
@@ -107,6 +109,7 @@ class Driver:
         sync : bool
             The calling thread will drive, or wait, at once.
         """
+        self._submitted += 1
         if self._dozing:
             self._dozing = False
             self._post()
@@ -222,8 +225,16 @@ class Driver:
                 if tick is not None:
                     tick()
                 if woken and self._lingers:
-                    self._lingers = False
-                    time.sleep(LINGER_S)
+                    self._linger()
+
+    def _linger(self) -> None:
+        """Wait until no more requests come, or a thread drives that waits for one."""
+        ends_s = time.monotonic() + LINGER_MOST_S
+        before = -1
+        while before != self._submitted and not self._owner and time.monotonic() < ends_s:
+            before = self._submitted
+            time.sleep(LINGER_S)
+        self._lingers = False
 
     def _helper_is_free(self) -> bool:
         return self._stopping or self._waiting > 0 or not self._is_busy()

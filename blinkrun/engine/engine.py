@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from blinkrun.engine.events import JOIN, Event, Failed, Joined, Noted, Ready, Ve
 from blinkrun.engine.execute import Executor
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.journal import Journal
+from blinkrun.engine.names import Names
 from blinkrun.engine.negotiate import Negotiator
 from blinkrun.engine.process_sets import ProcessSets, Subgroup
 from blinkrun.engine.record import Record
@@ -75,8 +75,8 @@ class Engine:
         )
         self._sets = ProcessSets(world, subgroup)
         self._handles: dict[tuple[int, str], Handle] = {}
-        self._counters: dict[tuple[str, int], int] = {}
-        self.joins: Counter[int] = Counter()  # how often all ranks of a process set have joined
+        self._names = Names()
+        self.joins = self._names.joins
         self._failure: BlinkrunError | None = None
         self._is_stopped = False
         self._record = Record()
@@ -139,6 +139,23 @@ class Engine:
             self._run_now()
         return handle
 
+    def submit_again(self, request: Request, parts: Sequence[Part], *, keep: object) -> Handle:
+        """`submit` what was submitted before, on memory of the same kind: only values are checked.
+
+        Parameters
+        ----------
+        keep : object
+            What keeps the memory alive; held until the request is done.
+        """
+        handle = Handle(self, request, parts, keep=keep)
+        defect = self._check(request, parts) if self.settings.check_nan else ""
+        with self._mutex:
+            self._offer(handle, defect)
+            self._driver.queued(sync=False)
+        if self._is_alone:
+            self._run_now()
+        return handle
+
     def submit_all(
         self, requests: Sequence[tuple[Request, Sequence[Part]]], *, sync: bool = False
     ) -> list[Handle]:
@@ -158,18 +175,9 @@ class Engine:
         return handles
 
     def next_name(self, kind_label: str, process_set: int = WORLD) -> str:
-        """Return a name for a call without one, such as ``allreduce.noname.0.1``.
-
-        Numbered for each kind and process set, so that ranks agree whatever else they call, and
-        anew when all ranks of the set have joined: until then some make calls that others do not.
-        """
-        key = (kind_label, process_set)
+        """Return a name for a call without one, such as ``allreduce.noname.0.1``."""
         with self._mutex:
-            number = self._counters.get(key, 0) + 1
-            self._counters[key] = number
-            joins = self.joins[process_set]
-        since = f".join{joins}" if joins else ""
-        return f"{kind_label}.noname.{process_set}{since}.{number}"
+            return self._names.next(kind_label, process_set)
 
     def barrier(self, process_set: int = WORLD, name: str | None = None, where: str = "") -> None:
         """Return when all ranks of the set have called it."""
@@ -178,14 +186,9 @@ class Engine:
         self.submit(request, (), sync=True).wait()
 
     def join(self, process_set: int = WORLD, where: str = "") -> int:
-        """Say that this rank has no more data, and help the others until they have none either.
+        """Say that this rank has no more data, and return the rank that says so last.
 
         Until then this rank gives neutral elements to allreduces, and counts in averages.
-
-        Returns
-        -------
-        int
-            The rank that joined last.
         """
         request = Request("join", Kind.BARRIER, process_set=process_set, where=where)
         handle = Handle(self, request, (), key=(process_set, JOIN))
@@ -332,9 +335,7 @@ class Engine:
                 self._fail(event)
             elif isinstance(event, Joined):
                 with self._mutex:
-                    self.joins[event.process_set] += 1
-                    for key in [key for key in self._counters if key[1] == event.process_set]:
-                        del self._counters[key]
+                    self._names.joined(event.process_set)
                 handle = self._handles.get((event.process_set, JOIN))
                 if handle is not None:
                     handle.number = event.last_rank

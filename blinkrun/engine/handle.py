@@ -69,6 +69,8 @@ class Handle:
         ALLTOALL and ALLGATHER: the rows that came from each rank of the set.
     number : int
         ADD_SET: the number of the new process set. Join: the rank that came last.
+    keep : object
+        What else is kept alive until then.
     key : (int, str)
         Process set and name, by which the engine knows it.
     """
@@ -80,6 +82,7 @@ class Handle:
         "_places",
         "error",
         "is_done",
+        "keep",
         "key",
         "number",
         "parts",
@@ -93,6 +96,7 @@ class Handle:
         request: Request,
         parts: Sequence[Part],
         key: tuple[int, str] | None = None,
+        keep: object = None,
     ) -> None:
         self._engine = engine
         self._callbacks: list[Callable[[Handle], None]] = []
@@ -101,6 +105,7 @@ class Handle:
         self.request = request
         self.key = key or (request.process_set, request.name)
         self.parts: Sequence[Part] = parts
+        self.keep = keep
         self.error: BaseException | None = None
         self.is_done = False
         self.number = 0
@@ -156,6 +161,7 @@ class Handle:
             return
         self.error = error
         self.parts = ()
+        self.keep = None
         self._engine.release(self)
         self.is_done = True
         if self._callbacks:

@@ -24,6 +24,7 @@ from blinkrun.engine.events import (
     Verdict,
 )
 from blinkrun.engine.messages import Control, decode, unpack, unpack_slots
+from blinkrun.engine.names import is_made_up
 from blinkrun.engine.request import WORLD, Kind, Request
 from blinkrun.errors import (
     BlinkrunError,
@@ -309,7 +310,8 @@ class Replica:
             self._remove_set(Entry(request, requests, is_mine, request.ranks[0]))
         else:
             entry = Entry(request, requests, is_mine)
-            group.cache.store(waiting.name, requests, entry)
+            if not is_made_up(waiting.name):
+                group.cache.store(waiting.name, requests, entry)
             self._ready.append(entry)
 
     def _set_error(self, request: Request) -> BlinkrunError | None:

@@ -11,7 +11,7 @@ OWN_THREADS = "blinkrun"  # threads whose names begin so are the library's, and 
 _FRAMES = 12  # of each thread, the innermost
 
 
-def describe_threads(limit_chars: int = 4000) -> str:
+def describe_threads(limit_chars: int = 8000) -> str:
     """Return the stacks of this process's threads, the main thread's first.
 
     Each has its innermost frames, outermost of them first as in a traceback. Threads that wait for

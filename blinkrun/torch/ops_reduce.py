@@ -15,14 +15,16 @@ from blinkrun.torch import autograd
 from blinkrun.torch.compression import Compression
 from blinkrun.torch.ops_call import (
     Call,
-    begin,
     begin_group,
     piece_to_reduce,
+    submit,
+    taken,
     wait_for,
     wait_for_group,
 )
 from blinkrun.torch.ops_handle import Handle
 from blinkrun.torch.process_sets import ProcessSet, global_process_set
+from blinkrun.torch.repeats import begin_again, remember
 from blinkrun.types import Op
 
 
@@ -117,8 +119,17 @@ def allreduce_async(  # noqa: PLR0913, PLR0917 - Horovod's
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begin `allreduce` and return its handle; leave `tensor` alone until it is through."""
+    given = (op, prescale_factor, postscale_factor, process_set)
+    if name and average is None:
+        again = begin_again(tensor, name, *given, in_place=False)
+        if again is not None:
+            return again
     call = _call(average, name, op, prescale_factor, postscale_factor, process_set)
-    return begin(call, piece_to_reduce(tensor, call, in_place=False))
+    piece = piece_to_reduce(tensor, call, in_place=False)
+    pending = submit(call, [piece])
+    if name and average is None:
+        remember(pending.request, piece, tensor, *given, in_place=False)
+    return Handle(pending, lambda pending: taken(pending, piece))
 
 
 def allreduce_async_(  # noqa: PLR0913, PLR0917 - Horovod's
@@ -131,8 +142,17 @@ def allreduce_async_(  # noqa: PLR0913, PLR0917 - Horovod's
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begin `allreduce_` and return its handle; leave `tensor` alone until it is through."""
+    given = (op, prescale_factor, postscale_factor, process_set)
+    if name and average is None:
+        again = begin_again(tensor, name, *given, in_place=True)
+        if again is not None:
+            return again
     call = _call(average, name, op, prescale_factor, postscale_factor, process_set)
-    return begin(call, piece_to_reduce(tensor, call, in_place=True))
+    piece = piece_to_reduce(tensor, call, in_place=True)
+    pending = submit(call, [piece])
+    if name and average is None:
+        remember(pending.request, piece, tensor, *given, in_place=True)
+    return Handle(pending, lambda pending: taken(pending, piece))
 
 
 def grouped_allreduce(  # noqa: PLR0913, PLR0917 - Horovod's

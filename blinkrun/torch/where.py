@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import FrameType
@@ -29,6 +30,11 @@ def calling_frame() -> FrameType:
 
 def place(frame: FrameType) -> str:
     """Return ``file:line`` of what runs in `frame`, below the working directory without it."""
-    path = frame.f_code.co_filename
+    return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@functools.cache
+def _shown(path: str) -> str:
+    """Return a path as messages show it; the directory is that of the first look."""
     near = os.path.relpath(path) if os.path.isabs(path) else path
-    return f"{path if near.startswith('..') else near}:{frame.f_lineno}"
+    return path if near.startswith("..") else near

@@ -6,6 +6,9 @@ import pytest
     [
         "any_order",
         "several_threads",
+        "repeated_calls",
+        "repeated_calls_that_differ_in_one_thing",
+        "repeated_calls_keep_no_memory",
         "groups_in_one_call",
         "alltoall_in_equal_parts",
         "alltoall_in_unequal_parts",

@@ -13,6 +13,9 @@ import blinkrun.torch as blink
 CASES = (
     "any_order",
     "several_threads",
+    "repeated_calls",
+    "repeated_calls_that_differ_in_one_thing",
+    "repeated_calls_keep_no_memory",
     "groups_in_one_call",
     "alltoall_in_equal_parts",
     "alltoall_in_unequal_parts",
@@ -59,6 +62,72 @@ def any_order():
         found += problems(**{f"n{i}": differs(handles[i].wait(), total(sizes[i]))})
         found += problems(**{f"b{i}": differs(handles[-i - 1].wait(), of_rank(0, 2))})
     return found
+
+
+def again(tensor, *, in_place, **how):
+    """One line of the script, so that a second call can be taken for a repetition of the first."""
+    begin = blink.allreduce_async_ if in_place else blink.allreduce_async
+    return begin(tensor, name="again", **how)
+
+
+def repeated_calls():
+    """The same name from the same line with other values, in the same memory and in new one."""
+    found = []
+    kept = torch.empty(7)
+    for step in range(6):
+        for in_place in (True, False):
+            tensor = kept if step % 2 else torch.empty(7)
+            tensor.copy_(of_rank(blink.rank(), 7) + step)
+            got = again(tensor, in_place=in_place, op=blink.Sum).wait()
+            found += problems(
+                sums=differs(got, total(7) + step * blink.size()),
+                place=(got is tensor) is not in_place,
+                given=not in_place and differs(tensor, of_rank(blink.rank(), 7) + step),
+            )
+    return found
+
+
+def repeated_calls_that_differ_in_one_thing():
+    """What fits the last call of the name but for one thing is not taken for it."""
+    plain = torch.arange(6.0).view(2, 3) + 1
+    size = blink.size()
+    changes = (
+        (plain, {"op": blink.Sum}, plain * size),
+        (plain, {"op": blink.Max}, plain),
+        (plain.double(), {"op": blink.Max}, plain.double()),
+        (plain.view(3, 2), {"op": blink.Max}, plain.view(3, 2)),
+        (plain.t(), {"op": blink.Max}, plain.t()),
+        (plain, {"op": blink.Sum, "prescale_factor": 2.0}, plain * 2 * size),
+        (plain, {"op": blink.Sum, "postscale_factor": 3.0}, plain * 3 * size),
+        (plain, {}, plain),
+        (plain.int(), {}, plain.int()),
+        (plain.short(), {}, plain.short()),
+        (torch.imag(torch.complex(plain, plain).conj()), {"op": blink.Sum}, -plain * size),
+        (plain, {"op": blink.Sum, "process_set": blink.global_process_set}, plain * size),
+        (plain.requires_grad_(False), {"op": blink.Adasum}, plain),
+    )
+    found = []
+    for number, (tensor, how, wanted) in enumerate(changes):
+        for in_place in (True, False, True):
+            work = tensor.clone(memory_format=torch.preserve_format)
+            work = torch.imag(torch.complex(plain, plain).conj()) if tensor.is_neg() else work
+            got = again(work, in_place=in_place, **how).wait()
+            found += problems(**{f"change{number}": differs(got, wanted)})
+    for wrong in (plain.to_sparse(), [1.0], None, torch.empty(2, 3, device="meta")):
+        text = refused(lambda wrong=wrong: again(wrong, in_place=True, op=blink.Sum))
+        found += problems(wrong="InvalidBufferError" not in text and text)
+    return found
+
+
+def repeated_calls_keep_no_memory():
+    tensors = [torch.ones(5) for _ in range(3)]
+    for tensor in tensors:
+        for in_place in (True, False):
+            again(tensor, in_place=in_place, op=blink.Sum).wait()
+    gone = [weakref.ref(tensor) for tensor in tensors]
+    del tensors, tensor
+    gc.collect()
+    return problems(kept=any(ref() is not None for ref in gone))
 
 
 def several_threads():
