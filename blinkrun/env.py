@@ -60,6 +60,16 @@ def size_bytes(name: str, default: int, environ: Mapping[str, str] = os.environ)
         raise UsageError(f"{name}: {err}") from None
 
 
+def count(name: str, default: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the whole number that variable `name` gives, 0 or more, or `default`."""
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{name}={text}: need a whole number, 0 or more")
+    return int(text)
+
+
 def seconds(name: str, default: float, environ: Mapping[str, str] = os.environ) -> float:
     """Return the seconds that variable `name` gives, 0 or more, or `default`."""
     text = environ.get(name, "")

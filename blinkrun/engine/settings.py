@@ -38,7 +38,7 @@ class Settings:
         """Return what the environment says."""
         return cls(
             fusion_bytes=env.size_bytes(env.FUSION, FUSION_BYTES),
-            cache_capacity=env.size_bytes(env.RESPONSE_CACHE, CACHE_CAPACITY),
+            cache_capacity=env.count(env.RESPONSE_CACHE, CACHE_CAPACITY),
             check_nan=env.is_on(env.CHECK_NAN),
             stall_warning_s=env.seconds(env.STALL_WARNING, STALL_WARNING_S),
             stall_shutdown_s=env.seconds(env.STALL_SHUTDOWN, 0.0),

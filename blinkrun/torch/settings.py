@@ -101,7 +101,7 @@ class Settings:
             bucket_bytes = env.size_bytes(env.BUCKET, DEFAULT_BUCKET_BYTES)
         check_every = arguments.check_every
         if check_every is None:
-            check_every = env.size_bytes(env.CHECK_PARAMETERS, 0)
+            check_every = env.count(env.CHECK_PARAMETERS, 0)
         self._sizes = bucket_bytes, choose_direct_bytes(communicator), check_every
 
     @property

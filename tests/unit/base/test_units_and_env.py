@@ -48,6 +48,16 @@ def test_size_variables_name_themselves_in_errors():
         env.size_bytes(env.ARENA, 7, {env.ARENA: "big"})
 
 
+def test_a_count_is_no_size():
+    """'-1 is no size; write bytes' was said of a number of steps."""
+    name = env.CHECK_PARAMETERS
+    assert env.count(name, 7, {}) == 7
+    assert env.count(name, 7, {name: "100"}) == 100
+    for text in ("-1", "1.5", "2K", "many"):
+        with pytest.raises(UsageError, match=f"{name}={text}: need a whole number"):
+            env.count(name, 7, {name: text})
+
+
 @pytest.mark.parametrize(
     ("text", "on"), [("", False), ("0", False), ("OFF", False), ("no", False), ("1", True)]
 )
