@@ -455,9 +455,7 @@ def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
     with _lock:
         if not _current:
             if _stopped is world:
-                raise UsageError(
-                    "the engine of this world was stopped; call shutdown() and init() for another"
-                )
+                raise NotInitializedError("this call, after the engine was stopped,")
             engine = Engine(world, world.journal, runtime.subgroup, Settings.from_environment())
             runtime.at_shutdown(stop)
             _current.append(engine)

@@ -234,6 +234,10 @@ def _checked(tensor: Any, call: Call) -> torch.Tensor:
     """Return `tensor`, or raise if no collective can read it."""
     if not isinstance(tensor, torch.Tensor):
         raise InvalidBufferError(f"{call.called} takes a torch tensor, got {type(tensor).__name__}")
+    if tensor.is_nested:
+        raise InvalidBufferError(
+            f"{call.called}: the tensor is nested; give its parts, as a group by .unbind()"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise InvalidBufferError(
             f"{call.called}: the tensor is {'quantized' if tensor.is_quantized else 'sparse'}; "

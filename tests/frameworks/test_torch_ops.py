@@ -50,6 +50,7 @@ def test_tensors_that_no_collective_takes_are_refused(job):
         assert "on meta" in lines["meta"]
         assert "the tensor is sparse" in lines["sparse rows"]
         assert "the tensor is quantized; give it dense, as .dequantize()" in lines["quantized"]
+        assert "the tensor is nested; give its parts" in lines["nested"]
         assert "takes a torch tensor, got list" in lines["list"]
         assert all(line.startswith("InvalidBufferError: ") for line in lines.values())
 

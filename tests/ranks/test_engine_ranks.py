@@ -33,7 +33,7 @@ def test_sets_and_errors(run_ranks):
         assert "'mismatch' has shape (4,)" in mismatch or "has shape (3,)" in mismatch
         assert "engines.py" not in mismatch
         assert (duplicate, removed, direct) == ("duplicate", True, True)
-        assert "call shutdown() and init()" in again
+        assert "after the engine was stopped, needs blinkrun.init()" in again
 
 
 def test_a_rank_that_waits_sleeps_whoever_drives(run_ranks):

@@ -257,12 +257,20 @@ def quantized():
         return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
 
 
+def nested():
+    """torch warns that this kind of tensor may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
 def refused_tensors():
     return {
         "sparse": refused(lambda: blink.allreduce(torch.eye(2).to_sparse(), name="w")),
         "meta": refused(lambda: blink.allreduce(torch.empty(2, device="meta"))),
         "sparse rows": refused(lambda: blink.allgather(torch.eye(2).to_sparse())),
         "quantized": refused(lambda: blink.broadcast_(quantized())),
+        "nested": refused(lambda: blink.allreduce(nested())),
         "list": refused(lambda: blink.allreduce([1.0])),
     }
 

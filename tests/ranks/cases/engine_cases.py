@@ -23,7 +23,6 @@ from blinkrun.errors import (
     MismatchError,
     NotInitializedError,
     PeerLeftError,
-    UsageError,
 )
 from blinkrun.types import Op
 
@@ -130,7 +129,7 @@ def sets_and_errors():
     engine.stop()
     try:
         engine.start()
-    except UsageError as err:
+    except NotInitializedError as err:
         said.append(str(err))
     runtime.shutdown()
     return said
