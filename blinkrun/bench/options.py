@@ -159,8 +159,10 @@ def check(argv: Sequence[str], num_ranks: int | None) -> str | Prepared | None:
             from blinkrun.bench.emulate import prepare  # noqa: PLC0415 - loads the planner
 
             return prepare(argv, num_ranks)
-        if {"--training", "--engine"} & {*argv} or num_ranks is None:
+        if {"--training", "--engine"} & {*argv}:
             return None
+        if num_ranks is None:
+            return make_parser().format_help() if {"-h", "--help"} & {*argv} else None
         return make_parser().format_help() if parse(argv, num_ranks) is None else None
     except ReportError:
         raise  # names its file

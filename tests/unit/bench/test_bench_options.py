@@ -2,7 +2,7 @@ import importlib.util
 
 import pytest
 
-from blinkrun.bench.options import DEFAULT_SIZES, make_parser, parse
+from blinkrun.bench.options import DEFAULT_SIZES, check, make_parser, parse
 from blinkrun.errors import UsageError
 from blinkrun.types import DType, Op
 
@@ -95,6 +95,12 @@ def test_a_missing_package_is_named_with_what_brings_it(monkeypatch, argv, packa
     with pytest.raises(UsageError, match=r"pip install") as caught:
         parse(argv, num_ranks=2)
     assert str(caught.value) == message
+
+
+def test_help_needs_no_number_of_ranks():
+    """``blinkrun bench --help`` asked how many ranks."""
+    assert check(["--help"], None) == check(["-h"], None) == make_parser().format_help()
+    assert check(["--sizes", "4"], None) is None
 
 
 def test_help_is_asked_for_and_fits_a_screen():
