@@ -139,7 +139,35 @@ void Waiter::fail_gone(uint32_t rank, const std::string& what) {
   fail(AbortKind::kPeerLeft, names_[rank], text);
 }
 
-void Waiter::fail_late(const std::vector<uint32_t>& ranks, const std::string& what) {
+// Who keeps this rank waiting: not the ranks that wait for others themselves, nor this one. A rank
+// that waits wakes now and then to look around, so one look is not enough. Others may be asking the
+// same just now: this rank says that it waits, to the end.
+std::vector<uint32_t> Waiter::culprits(const std::vector<uint32_t>& ranks) const {
+  constexpr int kLooks = 20;
+  constexpr timespec kPause{0, 1'000'000};
+  std::vector<uint32_t> others, awake;
+  uint64_t mask = 0;
+  for (uint32_t rank : ranks) {
+    mask |= uint64_t(1) << (rank % 64);
+    if (rank != rank_) others.push_back(rank);
+  }
+  control_.ranks[rank_].waiting_for.store(mask, std::memory_order_seq_cst);
+  awake = others;
+  for (int look = 0; look < kLooks && !awake.empty(); ++look) {
+    awake.erase(std::remove_if(awake.begin(), awake.end(),
+                               [&](uint32_t r) {
+                                 return control_.ranks[r].waiting_for.load(
+                                            std::memory_order_acquire) != 0;
+                               }),
+                awake.end());
+    nanosleep(&kPause, nullptr);
+  }
+  if (!awake.empty()) return awake;
+  return others.empty() ? ranks : others;
+}
+
+void Waiter::fail_late(const std::vector<uint32_t>& late, const std::string& what) {
+  const std::vector<uint32_t> ranks = culprits(late);
   std::string who;
   for (uint32_t rank : ranks)
     who += (who.empty() ? "" : ", ") + std::to_string(names_[rank]);

@@ -128,6 +128,7 @@ class Waiter {
 
   void yield();
   void wake_sleepers();
+  std::vector<uint32_t> culprits(const std::vector<uint32_t>& ranks) const;
   [[noreturn]] void fail(AbortKind kind, int32_t about, const std::string& text);
 
   Control control_;

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -28,6 +29,11 @@ def leave(how: str) -> None:
         from mpi4py import MPI
 
         MPI.COMM_WORLD.Abort(5)
+    if how == "stop_inside":  # in the middle of the large calls below
+        stopper = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGSTOP))
+        stopper.daemon = True
+        stopper.start()
+        return
     if how == "shutdown":
         blinkrun.shutdown()
     time.sleep(LONG_S)
@@ -40,4 +46,7 @@ Path(f"up.{blinkrun.rank()}").touch()
 if sys.argv[1] != "ok":
     if blinkrun.rank() == 1:
         leave(sys.argv[1])
+    large = np.ones(4_000_000, dtype=np.float32)
+    while sys.argv[1] == "stop_inside":
+        blinkrun.allreduce(large, out=large)
     blinkrun.allreduce(ones)
