@@ -159,15 +159,23 @@ def check(argv: Sequence[str], num_ranks: int | None) -> str | Prepared | None:
             from blinkrun.bench.emulate import prepare  # noqa: PLC0415 - loads the planner
 
             return prepare(argv, num_ranks)
+        wants_help = bool({"-h", "--help"} & {*argv})
         if {"--training", "--engine"} & {*argv}:
-            return None
+            return _help_on_torch(argv) if wants_help else None
         if num_ranks is None:
-            return make_parser().format_help() if {"-h", "--help"} & {*argv} else None
+            return make_parser().format_help() if wants_help else None
         return make_parser().format_help() if parse(argv, num_ranks) is None else None
     except ReportError:
         raise  # names its file
     except UsageError as err:
         raise UsageError(f"bench: {err}") from None
+
+
+def _help_on_torch(argv: Sequence[str]) -> str:
+    """Return the help of what is measured on torch; it needs neither torch nor ranks."""
+    from blinkrun.bench import named, training  # noqa: PLC0415
+
+    return (training if "--training" in argv else named).make_parser().format_help()
 
 
 def _fit(options: Options, *, num_ranks: int, is_exact: bool) -> Options:

@@ -109,3 +109,10 @@ def test_help_is_asked_for_and_fits_a_screen():
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
     assert lines[-1].lstrip().startswith("blinkrun -np 2 bench")  # ends with an example
+
+
+@pytest.mark.parametrize("num_ranks", [None, 2])
+@pytest.mark.parametrize("flag", ["--training", "--engine"])
+def test_help_on_what_torch_does_needs_no_ranks(flag, num_ranks):
+    assert f"blinkrun -np N bench {flag}" in check([flag, "--help"], num_ranks)
+    assert check([flag, "--rounds", "3"], num_ranks) is None
