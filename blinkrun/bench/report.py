@@ -131,7 +131,7 @@ def _ratio_lines(outcomes: Sequence[Outcome]) -> list[str]:
 
 def picture_name(stem: str, run: Run) -> str:
     """Return the name of the picture of `run`."""
-    return f"{stem}_{run.name.replace(' ', '-')}.png"
+    return f"{stem}_{run.name.replace(',', '').replace(' ', '-')}.png"
 
 
 REPORTS = {

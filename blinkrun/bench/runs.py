@@ -45,25 +45,38 @@ class Outcome:
 
 def training_runs() -> list[Run]:
     """Return the runs of the report on training."""
-    ways = ("ddp", "ddp-blink", "flat", "single", *_horovod())
+    ways = ("ddp", "ddp-blink", "flat", "single")
     two = ("--models", "mlp25,cnn1")
     runs = [Run("1 ranks training", 1, ("--training", *two, "--against", "single"))]
     for ranks in (2, 4, 8):
         models = two if ranks == 8 else ()
         words = ("--training", *models, "--against", ",".join(ways))
         runs.append(Run(f"{ranks} ranks training", ranks, words))
+    if _has_horovod():
+        words = ("--training", *two, "--against", "horovod,ddp,single")
+        runs.append(Run("2 ranks training, Horovod", 2, words))
     return runs
 
 
 def engine_runs() -> list[Run]:
     """Return the runs of the report on the engine."""
-    words = ("--engine", "--against", ",".join(("gloo", *_horovod())))
-    return [Run(f"{ranks} ranks engine", ranks, words, is_drawn=True) for ranks in (2, 4)]
+    peers = {"": "gloo"}
+    if _has_horovod():
+        peers[", Horovod"] = "horovod"
+    return [
+        Run(f"{ranks} ranks engine{beside}", ranks, ("--engine", "--against", peer), is_drawn=True)
+        for beside, peer in peers.items()
+        for ranks in (2, 4)
+    ]
 
 
-def _horovod() -> tuple[str, ...]:
-    """Return the peer, which does not build everywhere, where it is installed."""
-    return ("horovod",) if importlib.util.find_spec("horovod") is not None else ()
+def _has_horovod() -> bool:
+    """Whether this peer, which does not build everywhere, is there.
+
+    It has runs of its own: its threads look for work a thousand times a second, for all that runs
+    beside them to feel.
+    """
+    return importlib.util.find_spec("horovod") is not None
 
 
 def collective_runs() -> list[Run]:

@@ -9,13 +9,16 @@ from types import FrameType
 
 import torch
 
-import blinkrun
+from blinkrun import engine
 
-_LIBRARIES = tuple(os.path.dirname(each.__file__) + os.sep for each in (blinkrun, torch))
+# The benchmark, which is neither, calls as a script does.
+_LIBRARIES = tuple(
+    os.path.dirname(path) + os.sep for path in (__file__, engine.__file__, torch.__file__)
+)
 
 
 def caller() -> str:
-    """Return file and line of the nearest code that belongs neither to blinkrun nor to torch."""
+    """Return file and line of the nearest code that is neither the adapter's nor torch's."""
     return place(calling_frame())
 
 
