@@ -82,7 +82,9 @@ def training_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     launches = {outcome.run.name: outcome.launches for outcome in outcomes}
     return [
         "Samples a second over all ranks, one thread a rank. All ways take turns in the same run;"
-        " `*` marks what blinkrun chooses by itself.",
+        " `*` marks what blinkrun chooses by itself. Where Horovod is loaded, its threads talk to"
+        " each other every millisecond, also while other ways have their turn, on cores that all"
+        " share: its rows are to be read beside those of the run without it.",
         "",
         "## Goals",
         "",
