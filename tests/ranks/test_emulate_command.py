@@ -60,7 +60,7 @@ def test_every_collective_is_right_and_in_time(
     tmp_path: Path, environ: dict[str, str], collective: str
 ) -> None:
     root = " --root 4" if collective in ("broadcast", "reduce") else ""
-    words = f"dgx-1v --gpus 1,4,5 --scale 5000 --sizes 768K --rounds 1 --collective {collective}"
+    words = f"dgx-1v --gpus 1,4,5 --scale 2500 --sizes 1536K --rounds 1 --collective {collective}"
     check_pace(emulated(f"{words} --against ring{root}", tmp_path, environ))
 
 
