@@ -175,7 +175,8 @@ def _help_on_torch(argv: Sequence[str]) -> str:
     """Return the help of what is measured on torch; it needs neither torch nor ranks."""
     from blinkrun.bench import named, training  # noqa: PLC0415
 
-    return (training if "--training" in argv else named).make_parser().format_help()
+    make = training.make_parser if "--training" in argv else named.make_parser
+    return make().format_help()
 
 
 def _fit(options: Options, *, num_ranks: int, is_exact: bool) -> Options:
