@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 
 import pytest
 
@@ -95,6 +97,9 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(monkeyp
         run_until([], 1.0, "this")
     parent, child = map(int, pids.read_text().split())
     assert not is_running(parent)
+    ends_s = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < ends_s:  # killed, but not yet seen to
+        threading.Event().wait(0.001)
     assert not is_running(child)
 
 
