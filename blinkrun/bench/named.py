@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from blinkrun import log
 from blinkrun.bench.libraries import Call, Control, UserMemory
 from blinkrun.bench.measure import Effort, Row, measure, median_of_slowest, timed_block
+from blinkrun.bench.parser import Parser
 from blinkrun.bench.table import format_us
 from blinkrun.bench.work import Buffers, Work
 from blinkrun.errors import UsageError
@@ -48,16 +49,9 @@ class Options:
     plot: Path | None
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing: every rank parses, one rank speaks."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; its help is what ``bench --engine --help`` prints."""
-    parser = _Parser(
+    parser = Parser(
         prog="blinkrun -np N bench --engine",
         description="Measure named allreduces of torch tensors, and gloo's in the same run.",
         epilog=EPILOG,

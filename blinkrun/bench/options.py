@@ -8,10 +8,10 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from blinkrun.bench.emulate_options import FLAG as EMULATE
 from blinkrun.bench.emulate_options import is_emulated
+from blinkrun.bench.parser import Parser
 from blinkrun.bench.work import COLLECTIVES, Work, num_blocks
 from blinkrun.cli import Prepared
 from blinkrun.errors import ReportError, UsageError
@@ -64,16 +64,9 @@ class Options:
         )
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing: every rank parses, one rank speaks."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; its help is what ``bench --help`` prints."""
-    parser = _Parser(
+    parser = Parser(
         prog="blinkrun -np N bench",
         description="Measure a collective over sizes, and other libraries in the same run.",
         epilog=EPILOG,

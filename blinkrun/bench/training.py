@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from blinkrun import log
 from blinkrun.bench.libraries import Control
+from blinkrun.bench.parser import Parser
 from blinkrun.errors import UsageError
 
 WAYS = {
@@ -51,16 +52,9 @@ class Options:
     json: Path | None
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing: every rank parses, one rank speaks."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; its help is what ``bench --training --help`` prints."""
-    parser = _Parser(
+    parser = Parser(
         prog="blinkrun -np N bench --training",
         description="Measure training with blinkrun, and other ways in the same run.",
         epilog=EPILOG,

@@ -120,16 +120,7 @@ def allreduce_async(  # noqa: PLR0913, PLR0917 - Horovod's
 ) -> Handle:
     """Begin `allreduce` and return its handle; leave `tensor` alone until it is through."""
     given = (op, prescale_factor, postscale_factor, process_set)
-    if name and average is None:
-        again = begin_again(tensor, name, *given, in_place=False)
-        if again is not None:
-            return again
-    call = _call(average, name, op, prescale_factor, postscale_factor, process_set)
-    piece = piece_to_reduce(tensor, call, in_place=False)
-    pending = submit(call, [piece])
-    if name and average is None:
-        remember(pending.request, piece, tensor, *given, in_place=False)
-    return Handle(pending, lambda pending: taken(pending, piece))
+    return _begun(tensor, average, name, given, in_place=False)
 
 
 def allreduce_async_(  # noqa: PLR0913, PLR0917 - Horovod's
@@ -143,16 +134,7 @@ def allreduce_async_(  # noqa: PLR0913, PLR0917 - Horovod's
 ) -> Handle:
     """Begin `allreduce_` and return its handle; leave `tensor` alone until it is through."""
     given = (op, prescale_factor, postscale_factor, process_set)
-    if name and average is None:
-        again = begin_again(tensor, name, *given, in_place=True)
-        if again is not None:
-            return again
-    call = _call(average, name, op, prescale_factor, postscale_factor, process_set)
-    piece = piece_to_reduce(tensor, call, in_place=True)
-    pending = submit(call, [piece])
-    if name and average is None:
-        remember(pending.request, piece, tensor, *given, in_place=True)
-    return Handle(pending, lambda pending: taken(pending, piece))
+    return _begun(tensor, average, name, given, in_place=True)
 
 
 def grouped_allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
@@ -277,3 +259,25 @@ def _reduced(tensor: torch.Tensor, call: Call) -> torch.Tensor:
     if autograd.is_wanted((tensor,)):
         return autograd.Allreduce.apply(call.named(), tensor)[0]
     return wait_for(call, piece_to_reduce(tensor, call, in_place=False))
+
+
+def _begun(
+    tensor: torch.Tensor,
+    average: bool | None,
+    name: str | None,
+    given: tuple[int | None, float, float, ProcessSet],
+    *,
+    in_place: bool,
+) -> Handle:
+    """Begin a call of the function that calls this, the short way if the last one was like it."""
+    may_repeat = bool(name) and average is None
+    if may_repeat:
+        again = begin_again(tensor, name, *given, in_place=in_place)
+        if again is not None:
+            return again
+    call = _call(average, name, *given)
+    piece = piece_to_reduce(tensor, call, in_place=in_place)
+    pending = submit(call, [piece])
+    if may_repeat:
+        remember(pending.request, piece, tensor, *given, in_place=in_place)
+    return Handle(pending, lambda pending: taken(pending, piece))

@@ -24,6 +24,7 @@ from blinkrun.torch.process_sets import ProcessSet
 from blinkrun.torch.where import calling_frame
 
 MOST = 8192  # names that are remembered
+_SCRIPT = 3  # frames from here to the script: `_begun` and the function that it calls
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 _repeats: dict[str, Repeat] = {}
@@ -75,7 +76,7 @@ def begin_again(  # noqa: PLR0913, PLR0917 - the arguments of an allreduce
 ) -> Handle | None:
     """Submit a call that is like the last one of its name; None if it is not.
 
-    To be called by what the script calls: the line of the call is part of what must be alike.
+    To be called by `_begun`: the line of the script's call is part of what must be alike.
     """
     known = _repeats.get(name)
     if (
@@ -95,7 +96,7 @@ def begin_again(  # noqa: PLR0913, PLR0917 - the arguments of an allreduce
         or tensor.is_neg()
     ):
         return None
-    frame = sys._getframe(2)
+    frame = sys._getframe(_SCRIPT)
     if frame.f_lineno != known.line or frame.f_code is not known.code:
         return None
     pointer = tensor.data_ptr()
@@ -125,9 +126,9 @@ def remember(  # noqa: PLR0913, PLR0917 - the arguments of an allreduce
 ) -> None:
     """Keep what a call was made of, if the next one like it can be made from that.
 
-    To be called by what the script calls, with the arguments that `begin_again` will get.
+    To be called by `_begun`, with the arguments that `begin_again` will get.
     """
-    frame = sys._getframe(2)
+    frame = sys._getframe(_SCRIPT)
     is_plain = piece.wire.wide is None and tensor.is_contiguous() and not tensor.is_neg()
     if not is_plain or type(tensor) not in _TENSORS or frame is not calling_frame():
         return
