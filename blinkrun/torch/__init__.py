@@ -13,13 +13,12 @@ by their names: ranks may call them in any order and from several threads. What 
 bounded by the deadline given to `init`.
 """
 
+import torch
+
 from blinkrun import (
     is_initialized,
 )
-from blinkrun.errors import (
-    CollectiveError as HorovodInternalError,
-)
-from blinkrun.torch.built import (
+from blinkrun.adapter.built import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -31,10 +30,7 @@ from blinkrun.torch.built import (
     nccl_built,
     rocm_built,
 )
-from blinkrun.torch.compression import (
-    Compression,
-)
-from blinkrun.torch.job import (
+from blinkrun.adapter.job import (
     cross_rank,
     cross_size,
     init,
@@ -47,9 +43,24 @@ from blinkrun.torch.job import (
     start_timeline,
     stop_timeline,
 )
-from blinkrun.torch.objects import (
+from blinkrun.adapter.objects import (
     allgather_object,
     broadcast_object,
+)
+from blinkrun.adapter.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from blinkrun.adapter.where import (
+    pass_over,
+)
+from blinkrun.errors import (
+    CollectiveError as HorovodInternalError,
+)
+from blinkrun.torch.compression import (
+    Compression,
 )
 from blinkrun.torch.ops import (
     Adasum,
@@ -89,12 +100,6 @@ from blinkrun.torch.ops import (
 from blinkrun.torch.optimizer import (
     DistributedOptimizer,
 )
-from blinkrun.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
 from blinkrun.torch.sparse import (
     sparse_allreduce_async,
 )
@@ -105,6 +110,8 @@ from blinkrun.torch.state import (
 from blinkrun.torch.sync_batch_norm import (
     SyncBatchNorm,
 )
+
+pass_over(__file__, torch.__file__)
 
 __all__ = [
     "Adasum",

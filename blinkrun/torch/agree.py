@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from blinkrun.adapter.objects import allgather_object
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.errors import MismatchError
-from blinkrun.torch.objects import allgather_object
-from blinkrun.torch.process_sets import ProcessSet, global_process_set
 
 _ADVICE = "every rank must build the same model"
 

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 import torch
 
 from blinkrun import engine
+from blinkrun.adapter.process_sets import ProcessSet, number_of
 from blinkrun.buffers import view
 from blinkrun.engine import objects
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import Kind, Member, Request
 from blinkrun.errors import UsageError
-from blinkrun.torch.process_sets import ProcessSet, number_of
 from blinkrun.types import Op, Rank
 
 Call = tuple[Request, list[Part]]

@@ -4,8 +4,7 @@ Tensors live on the CPU. An out-of-place call takes any layout. An in-place call
 not contiguous works on a copy that is written back when it completes.
 """
 
-from blinkrun.torch.dtypes import DTYPES
-from blinkrun.torch.job import (
+from blinkrun.adapter.job import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -14,6 +13,9 @@ from blinkrun.torch.job import (
     rank,
     size,
 )
+from blinkrun.adapter.operations import Adasum, Average, Max, Min, Product, Sum
+from blinkrun.adapter.waiting import barrier, join
+from blinkrun.torch.dtypes import DTYPES
 from blinkrun.torch.ops_gather import (
     allgather,
     allgather_async,
@@ -24,14 +26,8 @@ from blinkrun.torch.ops_gather import (
     grouped_allgather,
     grouped_allgather_async,
 )
-from blinkrun.torch.ops_handle import Handle, barrier, join, poll, synchronize
+from blinkrun.torch.ops_handle import Handle, poll, synchronize
 from blinkrun.torch.ops_reduce import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allreduce,
     allreduce_,
     allreduce_async,

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from blinkrun.adapter.process_sets import ProcessSet, number_of
+from blinkrun.adapter.where import caller, calling_frame, place
 from blinkrun.buffers import View
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Part
@@ -21,8 +23,6 @@ from blinkrun.engine.request import Kind, Member, Request
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.dtypes import NATIVE, Wire, from_wide, label, moved, reduced, to_wide
 from blinkrun.torch.ops_handle import Handle
-from blinkrun.torch.process_sets import ProcessSet, number_of
-from blinkrun.torch.where import caller, calling_frame, place
 from blinkrun.types import Op
 
 NO_SCALES = (1.0, 1.0)

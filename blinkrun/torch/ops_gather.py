@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 import torch
 
-import blinkrun
+from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set
 from blinkrun.engine.request import Kind
-from blinkrun.errors import UsageError
 from blinkrun.torch import autograd
 from blinkrun.torch.ops_call import (
     Call,
@@ -22,7 +20,6 @@ from blinkrun.torch.ops_call import (
 )
 from blinkrun.torch.ops_handle import Handle
 from blinkrun.torch.ops_reduce import group
-from blinkrun.torch.process_sets import ProcessSet, global_process_set, number_of
 
 
 def allgather(
@@ -148,23 +145,6 @@ def broadcast_async_(
     """Begin `broadcast_` and return its handle; leave `tensor` alone until it is through."""
     call = _from_root(root_rank, name, process_set)
     return begin(call, piece_to_broadcast(tensor, call, in_place=True))
-
-
-def checked_root(root_rank: int, process_set: ProcessSet = global_process_set) -> int:
-    """Return `root_rank`, or raise if it is no rank of the process set."""
-    root = operator.index(root_rank)
-    number_of(process_set)  # says so if it has none
-    blinkrun.world()
-    ranks = process_set.ranks
-    if process_set is global_process_set:
-        if not 0 <= root < len(ranks):
-            raise UsageError(f"root_rank is {root_rank}, ranks are 0 to {len(ranks) - 1}")
-    elif root not in ranks:
-        raise UsageError(
-            f"root_rank is {root_rank}, which is not in process set "
-            f"{process_set.process_set_id} of ranks {ranks}; roots are ranks of the job"
-        )
-    return root
 
 
 def _from_root(root_rank: int, name: str | None, process_set: ProcessSet) -> Call:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any
 
 import torch
 
-from blinkrun.engine.request import ADASUM, Kind
+from blinkrun.adapter.operations import Average, op_of
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set
+from blinkrun.engine.request import Kind
 from blinkrun.errors import UsageError
 from blinkrun.torch import autograd
 from blinkrun.torch.compression import Compression
@@ -23,25 +23,7 @@ from blinkrun.torch.ops_call import (
     wait_for_group,
 )
 from blinkrun.torch.ops_handle import Handle
-from blinkrun.torch.process_sets import ProcessSet, global_process_set
 from blinkrun.torch.repeats import begin_again, remember
-from blinkrun.types import Op
-
-
-class EngineOp(IntEnum):
-    """Operations beside those of `Op`."""
-
-    ADASUM = ADASUM
-
-
-Average = Op.AVERAGE
-Sum = Op.SUM
-Min = Op.MIN
-Max = Op.MAX
-Product = Op.PRODUCT
-Adasum = EngineOp.ADASUM
-
-_OPS = frozenset((Average, Sum, Min, Max, Product, Adasum))
 
 
 def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
@@ -210,27 +192,6 @@ def grouped_allreduce_async_(  # noqa: PLR0913, PLR0917 - Horovod's
     return begin_group(
         call, [piece_to_reduce(t, call, in_place=True) for t in group(tensors, call)]
     )
-
-
-def checked_op(op: Any) -> int:
-    """Return `op`, or raise if it is no operation."""
-    if op not in _OPS or isinstance(op, bool):
-        raise UsageError(f"op is {op!r}; choose Average, Sum, Min, Max, Product or Adasum")
-    return op
-
-
-def op_of(op: int | None, average: bool | None) -> int:
-    """Return the operation that the arguments `op` and `average` mean together."""
-    if isinstance(average, Op | EngineOp):
-        raise UsageError(f"average is {average!r}; operations are given as op=...")
-    if average is None:
-        return Average if op is None else checked_op(op)
-    if op is not None:
-        raise UsageError("op and average are both given; average is deprecated, give op alone")
-    warnings.warn(
-        "average= is deprecated; give op=Average or op=Sum", DeprecationWarning, stacklevel=4
-    )
-    return Average if average else Sum
 
 
 def group(tensors: Any, call: Call) -> list[torch.Tensor]:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 import blinkrun
+from blinkrun.adapter.operations import Adasum, Average, checked_op
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.engine.request import Kind
 from blinkrun.errors import NotSupportedError, UsageError
 from blinkrun.torch import autograd
@@ -26,8 +28,7 @@ from blinkrun.torch.ops_call import (
     wait_for_group,
 )
 from blinkrun.torch.ops_handle import Handle
-from blinkrun.torch.ops_reduce import Adasum, Average, checked_op, group
-from blinkrun.torch.process_sets import ProcessSet, global_process_set, number_of
+from blinkrun.torch.ops_reduce import group
 
 Splits = Sequence[int] | torch.Tensor | None
 

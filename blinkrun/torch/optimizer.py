@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from blinkrun import engine
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.engine.request import ADASUM
 from blinkrun.errors import UsageError
 from blinkrun.torch.adasum_optimizer import AdasumMixin
 from blinkrun.torch.amp import teach_grad_scaler
 from blinkrun.torch.clipping import teach_clipping
 from blinkrun.torch.compression import Compression
-from blinkrun.torch.process_sets import ProcessSet, global_process_set
 from blinkrun.torch.settings import Arguments, Settings, names_by_identity
 from blinkrun.torch.wrapped import DistributedMixin, wrap
 from blinkrun.types import Op

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
+from blinkrun.adapter.process_sets import ProcessSet
+from blinkrun.adapter.where import calling_frame
 from blinkrun.buffers import View
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import Request
 from blinkrun.torch.ops_call import Piece
 from blinkrun.torch.ops_handle import Handle
-from blinkrun.torch.process_sets import ProcessSet
-from blinkrun.torch.where import calling_frame
 
 MOST = 8192  # names that are remembered
 _SCRIPT = 3  # frames from here to the script: `_begun` and the function that it calls

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from blinkrun import env, log
+from blinkrun.adapter.overlap import Overlap, choose_overlap
+from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.engine.request import ADASUM
 from blinkrun.errors import InvalidBufferError, MismatchError, UsageError
 from blinkrun.torch.agree import describe, first_difference
@@ -19,9 +21,7 @@ from blinkrun.torch.codec import Codec
 from blinkrun.torch.dtypes import DTYPES
 from blinkrun.torch.exchange import Exchange
 from blinkrun.torch.memory import grad_strides
-from blinkrun.torch.overlap import Overlap, choose_overlap
 from blinkrun.torch.owners import has_owner
-from blinkrun.torch.process_sets import ProcessSet
 from blinkrun.torch.reducer import Reducer
 from blinkrun.types import Op
 

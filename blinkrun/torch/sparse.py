@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.engine.request import Kind
 from blinkrun.errors import InvalidBufferError, MismatchError, UsageError
 from blinkrun.torch.ops_call import Call, begin_group, piece_to_move
-from blinkrun.torch.process_sets import ProcessSet, global_process_set
 from blinkrun.types import Op
 
 

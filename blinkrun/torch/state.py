@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import blinkrun
+from blinkrun.adapter.objects import broadcast_object
+from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch.agree import check_alike, describe
-from blinkrun.torch.objects import broadcast_object
-from blinkrun.torch.ops_gather import broadcast_, checked_root
-from blinkrun.torch.process_sets import ProcessSet, global_process_set
+from blinkrun.torch.ops_gather import broadcast_
 
 _JOINED_BYTES = 16 << 20  # tensors below this travel together, in pieces of at most this size
 

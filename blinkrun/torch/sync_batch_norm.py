@@ -10,9 +10,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from blinkrun.adapter.operations import Sum
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.errors import UsageError
-from blinkrun.torch.ops_reduce import Sum, allreduce
-from blinkrun.torch.process_sets import ProcessSet, global_process_set
+from blinkrun.torch.ops_reduce import allreduce
 
 _numbers = itertools.count()
 

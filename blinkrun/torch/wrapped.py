@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.errors import GradientOrderError
-from blinkrun.torch.process_sets import ProcessSet
 from blinkrun.torch.reducer import Reducer
 from blinkrun.torch.settings import Settings, at_least
 

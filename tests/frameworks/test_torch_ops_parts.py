@@ -12,9 +12,10 @@ pytest.importorskip("torch", reason="needs torch")
 import torch
 
 import blinkrun.torch as blink
+from blinkrun.adapter import operations, process_sets, where
 from blinkrun.engine.request import ADASUM
 from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.torch import dtypes, ops_reduce, process_sets, where
+from blinkrun.torch import dtypes
 from blinkrun.torch.autograd import is_wanted
 from blinkrun.types import DType, Op
 
@@ -90,13 +91,13 @@ def test_operations_without_a_meaning_are_refused(dtype, op):
 
 
 def test_the_operation_comes_of_op_or_of_average():
-    assert ops_reduce.op_of(None, None) is blink.Average
-    assert ops_reduce.op_of(blink.Max, None) is blink.Max
+    assert operations.op_of(None, None) is blink.Average
+    assert operations.op_of(blink.Max, None) is blink.Max
     with pytest.warns(DeprecationWarning, match="give op="):
-        assert ops_reduce.op_of(None, False) is blink.Sum
+        assert operations.op_of(None, False) is blink.Sum
     for op, average in ((blink.Sum, True), (None, blink.Sum), (7, None), ("sum", None)):
         with pytest.raises(UsageError):
-            ops_reduce.op_of(op, average)
+            operations.op_of(op, average)
 
 
 def test_the_caller_is_the_nearest_line_outside_of_libraries():

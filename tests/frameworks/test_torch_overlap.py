@@ -2,7 +2,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-from blinkrun.torch.overlap import choose_overlap
+from blinkrun.adapter.overlap import choose_overlap
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp, Store, Work
 
 from blinkrun import env
+from blinkrun.adapter.overlap import choose_overlap
 from blinkrun.communicator import Communicator
 from blinkrun.errors import NotInitializedError
 from blinkrun.torch.distributed.arguments import (
@@ -27,7 +28,6 @@ from blinkrun.torch.distributed.messages import Messages
 from blinkrun.torch.distributed.reductions import reduction
 from blinkrun.torch.distributed.sparse import allreduce_sparse
 from blinkrun.torch.distributed.work import DoneWork, Lane
-from blinkrun.torch.overlap import choose_overlap
 from blinkrun.types import Rank
 
 NAME = "blink"

@@ -1,5 +1,10 @@
 """Process sets by Horovod's names."""
 
-from blinkrun.torch import ProcessSet, add_process_set, global_process_set, remove_process_set
+from blinkrun.adapter.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]

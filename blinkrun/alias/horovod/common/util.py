@@ -4,7 +4,7 @@ import os
 from contextlib import AbstractContextManager
 from unittest import mock
 
-from blinkrun.torch import ccl_built, ddl_built, gloo_built, mpi_built, nccl_built
+from blinkrun.adapter.built import ccl_built, ddl_built, gloo_built, mpi_built, nccl_built
 
 __all__ = ["ccl_built", "ddl_built", "env", "gloo_built", "mpi_built", "nccl_built"]
 

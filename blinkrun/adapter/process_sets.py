@@ -6,15 +6,16 @@ A set is an object on every rank, members or not. It gets its number when it is 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
 import blinkrun
+from blinkrun.adapter.where import caller
 from blinkrun.engine import engine
 from blinkrun.engine.request import WORLD
-from blinkrun.errors import ProcessSetError
-from blinkrun.torch.where import caller
+from blinkrun.errors import ProcessSetError, UsageError
 
 
 class ProcessSet:
@@ -48,7 +49,7 @@ class ProcessSet:
     """
 
     process_set_id: int | None
-    ranks: list[int] | None
+    ranks: Any  # None for a communicator that is not registered yet
     mpi_comm: Any
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
@@ -82,7 +83,7 @@ class ProcessSet:
                 f"rank {me} does not belong to process set {self.process_set_id} of ranks "
                 f"{self.ranks}; ask included() first"
             )
-        return self.ranks.index(me)
+        return int(self.ranks.index(me))
 
     def included(self) -> bool | None:
         """Whether this rank belongs to the set; None if its ranks are not known yet."""
@@ -163,6 +164,23 @@ def number_of(process_set: ProcessSet) -> int:
             "it to init(process_sets=[...]) or add_process_set()"
         )
     return number
+
+
+def checked_root(root_rank: int, process_set: ProcessSet = global_process_set) -> int:
+    """Return `root_rank`, or raise if it is no rank of the process set."""
+    root = operator.index(root_rank)
+    number_of(process_set)  # says so if it has none
+    blinkrun.world()
+    ranks = process_set.ranks
+    if process_set is global_process_set:
+        if not 0 <= root < len(ranks):
+            raise UsageError(f"root_rank is {root_rank}, ranks are 0 to {len(ranks) - 1}")
+    elif root not in ranks:
+        raise UsageError(
+            f"root_rank is {root_rank}, which is not in process set "
+            f"{process_set.process_set_id} of ranks {ranks}; roots are ranks of the job"
+        )
+    return root
 
 
 def take_up(process_sets: Any) -> list[tuple[ProcessSet, int]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set, number_of
+from blinkrun.adapter.where import caller
 from blinkrun.engine import engine, objects
-from blinkrun.torch.ops_gather import checked_root
-from blinkrun.torch.process_sets import ProcessSet, global_process_set, number_of
-from blinkrun.torch.where import caller
 
 
 def broadcast_object(

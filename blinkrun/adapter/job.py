@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 import blinkrun
+from blinkrun.adapter import process_sets as sets
 from blinkrun.engine import engine
-from blinkrun.torch import process_sets as sets
 
 
 def init(comm: Any = None, process_sets: Any = None, *, timeout_s: float | None = None) -> None:

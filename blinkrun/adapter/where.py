@@ -7,26 +7,31 @@ import os
 import sys
 from types import FrameType
 
-import torch
-
 from blinkrun import engine
 
-# The benchmark, which is neither, calls as a script does.
-_LIBRARIES = tuple(
-    os.path.dirname(path) + os.sep for path in (__file__, engine.__file__, torch.__file__)
-)
+# The benchmark, which is none, calls as a script does.
+_libraries: tuple[str, ...] = ()
+
+
+def pass_over(*files: str) -> None:
+    """Take no file in the folders of `files` for the user's program."""
+    global _libraries  # noqa: PLW0603
+    _libraries += tuple(os.path.dirname(path) + os.sep for path in files)
+
+
+pass_over(__file__, engine.__file__)
 
 
 def caller() -> str:
-    """Return file and line of the nearest code that is neither the adapter's nor torch's."""
+    """Return file and line of the nearest code that is neither an adapter's nor a framework's."""
     return place(calling_frame())
 
 
 def calling_frame() -> FrameType:
     """Return the frame of that code; the outermost one if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    outermost = frame
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    outermost = sys._getframe(1)
+    frame: FrameType | None = outermost
+    while frame is not None and frame.f_code.co_filename.startswith(_libraries):
         outermost, frame = frame, frame.f_back
     return outermost if frame is None else frame
 

@@ -1,0 +1,48 @@
+"""The reductions by the names that scripts use."""
+
+from __future__ import annotations
+
+import warnings
+from enum import IntEnum
+from typing import Any
+
+from blinkrun.engine.request import ADASUM
+from blinkrun.errors import UsageError
+from blinkrun.types import Op
+
+
+class EngineOp(IntEnum):
+    """Operations beside those of `Op`."""
+
+    ADASUM = ADASUM
+
+
+Average = Op.AVERAGE
+Sum = Op.SUM
+Min = Op.MIN
+Max = Op.MAX
+Product = Op.PRODUCT
+Adasum = EngineOp.ADASUM
+
+_OPS = frozenset((Average, Sum, Min, Max, Product, Adasum))
+
+
+def checked_op(op: Any) -> Any:
+    """Return `op`, or raise if it is no operation."""
+    if op not in _OPS or isinstance(op, bool):
+        raise UsageError(f"op is {op!r}; choose Average, Sum, Min, Max, Product or Adasum")
+    return op
+
+
+def op_of(op: int | None, average: bool | None) -> int:
+    """Return the operation that the arguments `op` and `average` mean together."""
+    if isinstance(average, Op | EngineOp):
+        raise UsageError(f"average is {average!r}; operations are given as op=...")
+    if average is None:
+        return Average if op is None else checked_op(op)
+    if op is not None:
+        raise UsageError("op and average are both given; average is deprecated, give op alone")
+    warnings.warn(
+        "average= is deprecated; give op=Average or op=Sum", DeprecationWarning, stacklevel=4
+    )
+    return Average if average else Sum
