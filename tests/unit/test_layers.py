@@ -58,8 +58,14 @@ def test_only_these_files_import(module, allowed):
 
 
 def test_only_the_adapter_and_the_benchmark_import_torch():
-    folders = {path.split("/")[0] for path in importers("torch")}
-    assert folders <= {"torch", "bench"}
+    found = importers("torch") - {"tf/keras/on_torch.py"}  # Keras has a torch backend
+    assert {path.split("/")[0] for path in found} <= {"torch", "bench"}
+
+
+def test_only_the_adapter_and_the_benchmark_import_tensorflow():
+    for module in ("tensorflow", "keras", "tf_keras"):
+        folders = {path.split("/")[0] for path in importers(module)}
+        assert folders <= {"tf", "bench"}, module
 
 
 def test_the_launcher_stands_on_the_standard_library_and_the_base():

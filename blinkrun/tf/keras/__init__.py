@@ -1,0 +1,1 @@
+"""Data-parallel Keras: wrapped optimizers and callbacks."""
