@@ -61,7 +61,7 @@ def test_pins_satisfy_the_ranges_of_the_package():
     packaging = pytest.importorskip("packaging.requirements", reason="needs packaging")
     pins = dict(
         line.split("==")
-        for name in ("runtime.txt", "dev.txt")
+        for name in ("runtime.txt", "dev.txt", "tensorflow.txt")
         for line in (ROOT / "requirements" / name).read_text().splitlines()
         if "==" in line
     )
