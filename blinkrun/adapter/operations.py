@@ -34,8 +34,11 @@ def checked_op(op: Any) -> Any:
     return op
 
 
-def op_of(op: int | None, average: bool | None) -> int:
-    """Return the operation that the arguments `op` and `average` mean together."""
+def op_of(op: int | None, average: bool | None, *, stacklevel: int = 4) -> int:
+    """Return the operation that the arguments `op` and `average` mean together.
+
+    `stacklevel` is where the user's code is, as `warnings.warn` counts.
+    """
     if isinstance(average, Op | EngineOp):
         raise UsageError(f"average is {average!r}; operations are given as op=...")
     if average is None:
@@ -43,6 +46,8 @@ def op_of(op: int | None, average: bool | None) -> int:
     if op is not None:
         raise UsageError("op and average are both given; average is deprecated, give op alone")
     warnings.warn(
-        "average= is deprecated; give op=Average or op=Sum", DeprecationWarning, stacklevel=4
+        "average= is deprecated; give op=Average or op=Sum",
+        DeprecationWarning,
+        stacklevel=stacklevel,
     )
     return Average if average else Sum

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Iterable
 from types import FrameType
 
 from blinkrun import engine
@@ -39,6 +40,14 @@ def calling_frame() -> FrameType:
 def place(frame: FrameType) -> str:
     """Return ``file:line`` of what runs in `frame`, below the working directory without it."""
     return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def first_place(lines: Iterable[tuple[str, int]]) -> str:
+    """Return ``file:line`` of the first of (path, number) that is the user's, empty if none is."""
+    for path, number in lines:
+        if not path.startswith(_libraries):
+            return f"{_shown(path)}:{number}"
+    return ""
 
 
 @functools.cache
