@@ -67,13 +67,13 @@ from blinkrun.adapter.waiting import (
 )
 from blinkrun.adapter.where import pass_over
 from blinkrun.tf import versions
+from blinkrun.tf.data import (
+    shard,
+)
 
 if TYPE_CHECKING:
     from blinkrun.tf.compression import (
         Compression,
-    )
-    from blinkrun.tf.data import (
-        shard,
     )
     from blinkrun.tf.errors import (
         HorovodInternalError,
@@ -144,7 +144,6 @@ _PLACES = {
     "process_set_included_op": "blinkrun.tf.sizes",
     "rank_op": "blinkrun.tf.sizes",
     "reducescatter": "blinkrun.tf.ops",
-    "shard": "blinkrun.tf.data",
     "size_op": "blinkrun.tf.sizes",
 }
 
