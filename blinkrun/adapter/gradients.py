@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from blinkrun.types import DType, Op, Rank
 __all__ = ["Gradient", "Gradients", "Started"]
 
 Value = View | Array
+
+# The last request of each name, by process set: whoever uses it next lets that one end first.
+_under_way: WeakKeyDictionary[Engine, dict[tuple[int, str], Handle]] = WeakKeyDictionary()
 
 
 class _Bucket(NamedTuple):
@@ -77,6 +81,11 @@ class Gradients:
     facts : sequence of (str, str), optional
         Names and descriptions of everything that ranks must have in common, in the order of the
         variables. Default: those of `gradients`.
+    arguments : sequence of (str, str)
+        Further arguments that ranks must have in common, by name.
+    requests : sequence of str
+        Names of requests that belong to a step beside those of the buckets. If ranks differ, those
+        that a rank lacks are ended on the others.
     current : callable
         Gives the engine.
 
@@ -107,6 +116,7 @@ class Gradients:
         bucket_bytes: int | None = None,
         groups: Sequence[Sequence[int]] = (),
         facts: Sequence[tuple[str, str]] | None = None,
+        arguments: Sequence[tuple[str, str]] = (),
         requests: Sequence[str] = (),
         current: Callable[[], Engine] = engines.current,
     ) -> None:
@@ -118,6 +128,7 @@ class Gradients:
         self._bucket_bytes = 1 if op == ADASUM else choose_bucket_bytes(bucket_bytes)
         self._groups = () if op == ADASUM else tuple(tuple(group) for group in groups)
         self._facts: Facts = kinds(self.gradients) if facts is None else tuple(facts)
+        self._further_arguments: Facts = tuple(arguments)
         self._further = tuple(requests)
         self._current = current
         self._lock = threading.RLock()
@@ -165,8 +176,7 @@ class Gradients:
                 f"'{self.owner}' reduces {len(self.gradients)} gradients, got {len(values)}"
             )
         chosen = [(bucket, [values[g] for g in bucket.members]) for bucket in self._buckets]
-        order = [gradient for bucket in self._buckets for gradient in bucket.members]
-        return self._begin(chosen, order=order, sync=sync)
+        return self._begin(chosen, order=self._order, sync=sync)
 
     def begin(self, bucket: int, values: Sequence[Value]) -> Started:
         """Begin the reduction of one bucket; never waits for other ranks.
@@ -186,6 +196,17 @@ class Gradients:
             )
         return self._begin([(chosen, values)], order=range(len(values)), sync=False)
 
+    def together(self, started: Sequence[Started]) -> Started:
+        """Return what was begun bucket by bucket as one, with results in the order of `gradients`.
+
+        Every bucket of a step is in it once. What goes wrong is explained better so.
+        """
+        if self.is_alone:
+            given = [array for each in started for array in each.wait()]
+            return Started(self, [], self._order, given)
+        steps = [step for each in started for step in each.take_steps()]
+        return Started(self, steps, [g for step in steps for g in step.bucket.members], [])
+
     def _begin(
         self,
         chosen: Sequence[tuple[_Bucket, Sequence[Value]]],
@@ -193,10 +214,10 @@ class Gradients:
         order: Sequence[int],
         sync: bool,
     ) -> Started:
-        if self.is_alone:
-            return Started(self, [], order, [as_array(v) for _, vs in chosen for v in vs])
         with self._lock:
             engine = self._engine()
+            if self.is_alone:
+                return Started(self, [], order, [as_array(v) for _, vs in chosen for v in vs])
             keeps_values = engine.settings.check_nan  # to say which it was
             calls: list[tuple[Request, list[Part]]] = []
             loans: list[Loan] = []
@@ -207,13 +228,13 @@ class Gradients:
             handles = engine.submit_all(calls, sync=sync)
             steps = []
             for (bucket, values), loan, handle in zip(chosen, loans, handles, strict=True):
-                self._under_way[bucket.name] = handle
+                self._under_way[self._number, bucket.name] = handle
                 steps.append(_Step(bucket, loan, handle, values if keeps_values else ()))
         return Started(self, steps, order, [])
 
     def _let_end(self, bucket: _Bucket) -> None:
         """Wait for the last reduction of a bucket, whose result nobody has waited for."""
-        before = self._under_way.pop(bucket.name, None)
+        before = self._under_way.pop((self._number, bucket.name), None)
         if before is not None and not before.done():
             with contextlib.suppress(BlinkrunError):  # it is for whoever holds it to tell
                 before.wait()
@@ -326,7 +347,7 @@ class Gradients:
         direct_bytes = None
         if not self.is_alone and self.op != ADASUM:
             direct_bytes = choose_direct_bytes(engine.communicator(self._number))
-        self._under_way: dict[str, Handle] = {}
+        self._under_way = _under_way.setdefault(engine, {})
         layout = plan_buckets(
             [GradientSpec(g.name, g.dtype, _count(g.shape)) for g in self.gradients],
             range(len(self.gradients))[::-1],
@@ -344,6 +365,7 @@ class Gradients:
             for name, bucket in zip(names, layout.buckets, strict=False)
         ] or [self._bucket(engine, names[0], device, (), False)]
         self.buckets = tuple(bucket.members for bucket in self._buckets)
+        self._order = [gradient for members in self.buckets for gradient in members]
 
     def _arguments(self, direct_bytes: int | None) -> Facts:
         op = "Adasum" if self.op == ADASUM else Op(self.op).name.title()
@@ -353,6 +375,7 @@ class Gradients:
             ("bucket_bytes", str(self._bucket_bytes)),
             ("groups", str([list(group) for group in self._groups])),
             ("direct_bytes", str(direct_bytes)),
+            *self._further_arguments,
         )
 
     def _bucket(
@@ -402,6 +425,11 @@ class Started:
     def done(self) -> bool:
         """Whether all are through, with or without success; never blocks."""
         return all(step.handle.done() for step in self._steps)
+
+    def take_steps(self) -> list[_Step]:
+        """Return what is under way, for another to wait for; this one is empty then."""
+        steps, self._steps = list(self._steps), ()
+        return steps
 
     def wait(self) -> list[Array]:
         """Return the results when all are through; once.

@@ -1,0 +1,459 @@
+"""Gradients of all ranks as one, eagerly and inside a ``tf.function``.
+
+Dense gradients travel in buckets (`blinkrun.adapter.gradients`), all in one call of the engine, or
+a bucket at a time as backward makes them. Sparse ones travel as indices and values of all ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from blinkrun import env
+from blinkrun.adapter.gradients import Gradient, Gradients, Started
+from blinkrun.adapter.overlap import Overlap, choose_overlap
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
+from blinkrun.engine import engine
+from blinkrun.engine.request import ADASUM, Kind
+from blinkrun.errors import InvalidBufferError, NotSupportedError, UsageError
+from blinkrun.tf import graph
+from blinkrun.tf.arrays import Array, array_of, tensor_of
+from blinkrun.tf.call import Call, submit_arrays
+from blinkrun.tf.compression import Compression
+from blinkrun.tf.dtypes import DTYPES
+from blinkrun.tf.errors import translated
+from blinkrun.tf.ops_names import in_graph
+from blinkrun.tf.variable_names import comparable
+from blinkrun.tf.variables import plain
+from blinkrun.types import Op
+
+Grad = tf.Tensor | tf.IndexedSlices | None
+
+_REALS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(float)}
+_KEPT_PLANS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class How:
+    """How gradients are reduced; the same on all ranks.
+
+    Attributes
+    ----------
+    owner : str
+        What the names of the requests begin with: the same on all ranks, and given to nothing else
+        that is reduced at the same time. Reductions of one graph are numbered.
+    op : int
+        `Average`, `Sum` or `Adasum`.
+    compression : compressor
+        Converts what travels.
+    sparse_as_dense : bool
+        Whether `tf.IndexedSlices` become dense first.
+    gradient_predivide_factor : float
+        By what gradients are divided before they are added up instead of after; with `Average`.
+    process_set : ProcessSet
+        Whose gradients they are. A rank outside of it keeps its own.
+    bucket_bytes : int or None
+        Largest bucket; None asks the environment.
+    groups : int, sequence of sequences of variables, or None
+        Gradients that are reduced together: so many groups, or those of these variables.
+    scale_local_gradients : bool
+        Whether gradients that are not reduced are divided by the number of ranks.
+
+    Raises
+    ------
+    UsageError
+        If an argument is none of those. A ValueError.
+    """
+
+    owner: str
+    op: int = Op.AVERAGE
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    process_set: ProcessSet = field(default=global_process_set)
+    bucket_bytes: int | None = None
+    groups: Any = None
+    scale_local_gradients: bool = True
+
+    def __post_init__(self) -> None:
+        if self.op not in (Op.AVERAGE, Op.SUM, ADASUM) or isinstance(self.op, bool):
+            raise UsageError(f"op is {self.op!r}; gradients are reduced by Average, Sum or Adasum")
+        factor = self.gradient_predivide_factor
+        if factor != 1.0 and self.op != Op.AVERAGE:
+            raise UsageError("gradient_predivide_factor goes with op=Average only")
+        if not factor > 0:
+            raise UsageError(f"gradient_predivide_factor is {factor}, need above 0")
+        if not isinstance(self.process_set, ProcessSet):
+            number_of(self.process_set)
+        _check_groups(self.groups)
+        if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
+            raise UsageError(
+                f"compression is {self.compression!r}; give Compression.none, .fp16, .bf16 or a "
+                "class with compress and decompress"
+            )
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Factors before and after the reduction."""
+        return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells reductions apart whose gradients and groups are alike."""
+        return (
+            self.op,
+            self.compression,
+            bool(self.sparse_as_dense),
+            self.scales,
+            self.process_set,
+            self.bucket_bytes,
+        )
+
+    def is_alone(self) -> bool:
+        """Whether there is nobody to reduce with: one rank, or this one is not in the set.
+
+        Raises
+        ------
+        NotInitializedError
+            Before ``init()``.
+        ProcessSetError
+            If the process set is not registered.
+        """
+        ranks = engine.current().ranks(number_of(self.process_set))
+        return len(ranks) < 2 or engine.current().world.rank not in ranks
+
+
+@tf.autograph.experimental.do_not_convert
+def reduced(
+    gradients: Sequence[Grad],
+    names: Sequence[str],
+    how: How,
+    *,
+    variables: Sequence[Any] | None = None,
+) -> list[Grad]:
+    """Return gradients reduced over the ranks; every rank of the process set calls it.
+
+    Eagerly it waits for the others; in a graph the ops do that at every run. On one rank nothing
+    is added to the graph.
+
+    Parameters
+    ----------
+    gradients : sequence of tf.Tensor, tf.IndexedSlices or None
+        None stays None, and is None on all ranks.
+    names : sequence of str
+        Of the variables, for messages; compared between ranks but for Keras' numbering of layers.
+    how : How
+        The same on all ranks.
+    variables : sequence of variables, optional
+        Whose gradients they are; for `How.groups` of variables.
+
+    Raises
+    ------
+    MismatchError
+        If ranks differ in variables, shapes or arguments; names ranks and the first difference.
+    InvalidBufferError
+        If a gradient is of a dtype that is not reduced.
+    NotInitializedError
+        Before ``init()``.
+    """
+    with translated():
+        gradients = list(gradients)
+        if how.sparse_as_dense:
+            gradients = [as_dense(each) for each in gradients]
+        if how.is_alone() or not gradients:
+            return gradients
+        return _Reduction(gradients, tuple(names), how, variables).run(gradients)
+
+
+def reduced_but_local(
+    gradients: Sequence[Grad], variables: Sequence[Any], names: Sequence[str], how: How, local: Any
+) -> list[Grad]:
+    """Return `reduced` gradients, but for those of variables that belong to this rank alone.
+
+    Parameters
+    ----------
+    local : container of int
+        ``identity`` of the variables that are this rank's own; their gradients are divided by the
+        number of ranks if `how` says so.
+    """
+    if not local:
+        return reduced(gradients, names, how, variables=variables)
+    is_local = [identity(variable) in local for variable in variables]
+    shared = [number for number, its_own in enumerate(is_local) if not its_own]
+    results = list(gradients)
+    changed = reduced(
+        [gradients[n] for n in shared],
+        [names[n] for n in shared],
+        how,
+        variables=[variables[n] for n in shared],
+    )
+    for number, result in zip(shared, changed, strict=True):
+        results[number] = result
+    if how.scale_local_gradients:
+        size = how.process_set.size() or 1
+        results = [
+            divided(result, size) if its_own else result
+            for result, its_own in zip(results, is_local, strict=True)
+        ]
+    return results
+
+
+def identity(variable: Any) -> int:
+    """Return what tells variables apart, whether given as Keras' or as TensorFlow's."""
+    return id(plain(variable))
+
+
+def as_dense(gradient: Grad) -> Grad:
+    """Return a gradient as a tensor; None stays None."""
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def divided(gradient: Grad, divisor: int) -> Grad:
+    """Return a gradient divided by a number; None stays None."""
+    if gradient is None or divisor == 1:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(divisor, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(divisor, gradient.dtype)
+
+
+def overlap() -> Overlap:
+    """Return whether buckets are reduced while backward runs: BLINKRUN_OVERLAP, or what fits."""
+    world = engine.current().world
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or world.cores
+    return choose_overlap(
+        env.choice(env.OVERLAP, ("auto", "on", "off"), "auto"),
+        cores=world.cores,
+        local_size=world.local_size,
+        cross_size=world.cross_size,
+        threads=threads,
+    )
+
+
+class _Reduction:
+    """One call of `reduced`: what is known of its gradients, and the ops or arrays that do it."""
+
+    def __init__(
+        self,
+        gradients: Sequence[Grad],
+        names: tuple[str, ...],
+        how: How,
+        variables: Sequence[Any] | None,
+    ) -> None:
+        self._how = how
+        self._names = comparable(names)
+        self._dense = [n for n, g in enumerate(gradients) if _is_dense(g)]
+        self._sparse = [n for n, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)]
+        if self._sparse and how.op == ADASUM:
+            raise NotSupportedError(
+                f"gradient '{names[self._sparse[0]]}' is sparse, which Adasum does not combine; "
+                "give sparse_as_dense=True"
+            )
+        self._groups = _positions(how.groups, self._dense, variables)
+        self._owner = how.owner
+        if not tf.executing_eagerly():
+            self._owner = in_graph(how.owner, "", is_whole=True)
+
+    def run(self, gradients: list[Grad]) -> list[Grad]:
+        """Return the reduced gradients."""
+        compressor = self._how.compression
+        packed = [compressor.compress(tf.convert_to_tensor(gradients[n])) for n in self._dense]
+        tensors = [tensor for tensor, _ in packed]
+        self._describe(gradients, tensors)
+        slices = [gradients[n] for n in self._sparse]
+        inputs = [*tensors, *[part for each in slices for part in (each.indices, each.values)]]
+        results = self._eagerly(inputs) if tf.executing_eagerly() else self._in_graph(inputs)
+        reduced_gradients: list[Grad] = [None] * len(gradients)
+        num_dense = len(self._dense)
+        for number, result, (_, context) in zip(
+            self._dense, results[:num_dense], packed, strict=True
+        ):
+            reduced_gradients[number] = compressor.decompress(result, context)
+        pairs = zip(results[num_dense::2], results[num_dense + 1 :: 2], strict=True)
+        for number, each, (indices, values) in zip(self._sparse, slices, pairs, strict=True):
+            gathered = tf.IndexedSlices(values, indices, each.dense_shape)
+            is_average = self._how.op == Op.AVERAGE
+            size = self._how.process_set.size() if is_average else 1
+            reduced_gradients[number] = divided(gathered, size)
+        return reduced_gradients
+
+    def _describe(self, gradients: list[Grad], tensors: list[tf.Tensor]) -> None:
+        """Note what all ranks must have in common of what is known before arrays are."""
+        kinds = [_describe(each) for each in gradients]
+        self._kinds = list(zip(self._names, kinds, strict=True))
+        for number, tensor in zip(self._dense, tensors, strict=True):
+            if np.dtype(tensor.dtype.as_numpy_dtype) not in (*DTYPES, *_REALS):
+                raise InvalidBufferError(
+                    f"gradient '{self._names[number]}' is {tensor.dtype.name}, which is not "
+                    "reduced; floats, complex numbers and common integers are"
+                )
+
+    def _eagerly(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        arrays = self._start([array_of(each) for each in inputs], sync=True).wait()
+        return [tensor_of(a, t.dtype) for a, t in zip(arrays, inputs, strict=True)]
+
+    def _in_graph(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        if not inputs:
+            return []
+        num_dense = len(self._dense)
+        specs = [tf.TensorSpec(each.shape, each.dtype) for each in inputs]
+        specs[num_dense:] = [
+            tf.TensorSpec([None, *spec.shape[1:]] if spec.shape.rank else None, spec.dtype)
+            for spec in specs[num_dense:]
+        ]
+        return graph.call(self._start, inputs, specs, "gradients")
+
+    def _start(self, arrays: Sequence[Array], *, sync: bool = False) -> _Both:
+        """Begin the reduction of arrays; never waits."""
+        num_dense = len(self._dense)
+        dense = [_real(array) for array in arrays[:num_dense]]
+        plan = self._plan(dense)
+        started = plan.begin_all(dense, sync=sync and not self._sparse)
+        gathered = []
+        for place, number in enumerate(self._sparse):
+            pair = arrays[num_dense + 2 * place : num_dense + 2 * place + 2]
+            gathered.append(submit_arrays(self._gather(number), pair))
+        return _Both(started, gathered, [array.dtype for array in arrays[:num_dense]])
+
+    def _gather(self, number: int) -> Call:
+        name = f"{self._owner}.sparse.{number}"
+        return Call(Kind.ALLGATHER, name, self._how.process_set, where="gradients", repeats=True)
+
+    def _plan(self, arrays: Sequence[Array]) -> Gradients:
+        """Return the plan for arrays of these shapes; the same object for all that are alike."""
+        how = self._how
+        gradients = tuple(
+            Gradient(self._names[number], DTYPES[array.dtype], array.shape)
+            for number, array in zip(self._dense, arrays, strict=True)
+        )
+        facts = list(self._kinds)
+        for number, array in zip(self._dense, arrays, strict=True):
+            name, kind = facts[number]
+            facts[number] = name, f"{kind} {array.shape}"
+        key = (self._owner, gradients, tuple(facts), self._groups, how.key)
+        return _plans.find(key, lambda: self._make(gradients, facts))
+
+    def _make(self, gradients: Sequence[Gradient], facts: Sequence[tuple[str, str]]) -> Gradients:
+        how = self._how
+        compression = getattr(how.compression, "__name__", type(how.compression).__name__)
+        return Gradients(
+            gradients,
+            owner=self._owner,
+            process_set=how.process_set,
+            op=how.op,
+            scales=how.scales,
+            bucket_bytes=how.bucket_bytes,
+            groups=self._groups,
+            facts=facts,
+            arguments=[
+                ("compression", compression),
+                ("sparse_as_dense", str(bool(how.sparse_as_dense))),
+            ],
+            requests=[self._gather(number).name or "" for number in self._sparse],
+        )
+
+
+class _Both:
+    """Dense and sparse gradients under way."""
+
+    def __init__(self, dense: Started, sparse: Sequence[Any], dtypes: Sequence[Any]) -> None:
+        self._dense = dense
+        self._sparse = sparse
+        self._dtypes = dtypes
+
+    def wait(self) -> list[Array]:
+        """Return the dense results, then indices and values of the sparse ones."""
+        results = [
+            array if array.dtype == dtype else array.view(dtype).reshape(array.shape[:-1])
+            for array, dtype in zip(self._dense.wait(), self._dtypes, strict=True)
+        ]
+        for each in self._sparse:
+            results += each.wait()
+        return results
+
+
+class _Plans:
+    """The plans that were used last; those that fall out give back their memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Any, Gradients] = OrderedDict()
+
+    def find(self, key: Any, make: Callable[[], Gradients]) -> Gradients:
+        """Return the plan of `key`, made now if it is new."""
+        with self._lock:
+            plan = self._kept.get(key)
+            if plan is None:
+                plan = self._kept[key] = make()
+                if len(self._kept) > _KEPT_PLANS:
+                    self._kept.popitem(last=False)
+            else:
+                self._kept.move_to_end(key)
+            return plan
+
+
+_plans = _Plans()
+
+
+def _is_dense(gradient: Grad) -> bool:
+    return gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+
+
+def _describe(gradient: Grad) -> str:
+    """Return what is known of a gradient without its shape, which may not be known in a graph."""
+    if gradient is None:
+        return "None"
+    if isinstance(gradient, tf.IndexedSlices):
+        return f"IndexedSlices of {gradient.values.dtype.name} rows {gradient.values.shape[1:]}"
+    return str(gradient.dtype.name)
+
+
+def _real(array: Array) -> Array:
+    """Return complex numbers as pairs of reals, others as they are."""
+    real = _REALS.get(array.dtype)
+    if real is None:
+        return array
+    return np.ascontiguousarray(array).reshape(-1).view(real).reshape(*array.shape, 2)
+
+
+def _check_groups(groups: Any) -> None:
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
+        return
+    if isinstance(groups, list | tuple) and all(
+        isinstance(group, list | tuple) for group in groups
+    ):
+        every = [identity(variable) for group in groups for variable in group]
+        if len(set(every)) == len(every):
+            return
+        raise UsageError("groups have a variable twice")
+    raise UsageError(f"groups is {groups!r}; give a number above 0 or a list of lists of variables")
+
+
+def _positions(
+    groups: Any, dense: Sequence[int], variables: Sequence[Any] | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return groups as positions among the dense gradients."""
+    if not groups or not dense:
+        return ()
+    if isinstance(groups, int):
+        count = min(groups, len(dense))
+        bounds = [len(dense) * k // count for k in range(count + 1)]
+        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(bounds))
+    if variables is None:
+        raise UsageError("groups of variables need the variables of the gradients")
+    place = {identity(variables[number]): position for position, number in enumerate(dense)}
+    found = ([place.get(identity(variable)) for variable in group] for group in groups)
+    return tuple(tuple(p for p in group if p is not None) for group in found)
+
+
+def all_identities(variables: Iterable[Any]) -> set[int]:
+    """Return `identity` of each."""
+    return {identity(variable) for variable in variables}
