@@ -10,6 +10,7 @@ from typing import Any
 
 from blinkrun import log
 from blinkrun.bench.emulate_options import is_emulated
+from blinkrun.bench.framework import framework_main, is_framework
 from blinkrun.bench.libraries import Blinkrun, Control, Library
 from blinkrun.bench.measure import Effort, Row, measure
 from blinkrun.bench.memory import make_memory
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return emulate(words)
     blinkrun.init()
     world = blinkrun.world()
+    if is_framework(words):
+        code = framework_main(words, world)
+        return code if world.rank == 0 else 0
     for flag in ("--training", "--engine"):
         if flag in words:
             return _on_torch(flag, [word for word in words if word != flag], world)

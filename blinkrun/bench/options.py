@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blinkrun.bench import framework
 from blinkrun.bench.emulate_options import FLAG as EMULATE
 from blinkrun.bench.emulate_options import is_emulated
 from blinkrun.bench.parser import Parser
@@ -87,6 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--buffers", default="arena", metavar="KIND", help="arena (in place, default) or user")
     add("--against", default="", metavar="PEERS", help=f"peers: {', '.join(PEERS)}")
     add(EMULATE, metavar="MACHINE", help="a machine that is not here; --emulate MACHINE --help")
+    add(framework.FLAG, metavar="tf|torch", help="measure training; --framework tf --help")
     add("--training", action="store_true", help="measure training instead; --training --help")
     add("--engine", action="store_true", help="measure named torch allreduces; --engine --help")
     add("--memory", action="store_true", help="compare with the machine's read+write rate")
@@ -153,6 +155,9 @@ def check(argv: Sequence[str], num_ranks: int | None) -> str | Prepared | None:
 
             return prepare(argv, num_ranks)
         wants_help = bool({"-h", "--help"} & {*argv})
+        if framework.is_framework(argv):
+            asked = framework.parse(argv)
+            return framework.make_parser().format_help() if asked is None else None
         if {"--training", "--engine"} & {*argv}:
             return _help_on_torch(argv) if wants_help else None
         if num_ranks is None:

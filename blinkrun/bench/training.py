@@ -27,6 +27,7 @@ WAYS = {
     "ddp-blink": "DDP over blink",
     "flat": "one flat MPI allreduce",
     "single": "one process alone",
+    "apart": "not reduced",
 }
 HOROVOD = {"horovod": "Horovod"}  # measured where it is installed and asked for
 MODEL_NAMES = ("mlp25", "cnn1", "cnn27")
@@ -135,10 +136,11 @@ def training_main(argv: Sequence[str]) -> int:
             print(make_parser().format_help().rstrip(), flush=True)
         world.barrier()
         return 0
-    return _run(options, world)
+    return run(options, world)
 
 
-def _run(options: Options, world: Any) -> int:
+def run(options: Options, world: Any) -> int:
+    """Measure what `options` say; every rank must call it with the same ones, after `init`."""
     from blinkrun.bench.peers import close_peers, make_peers  # noqa: PLC0415  (imports torch)
 
     peers = make_peers(["gloo"] if {"ddp", "ddp-blink"} & {*options.against} else [], world)
@@ -186,10 +188,12 @@ def measure(model: str, options: Options, world: Any) -> dict[str, Any]:
         "horovod": lambda name: t.Horovod(name, model, **given),
         "flat": lambda name: t.Flat(name, model, num_ranks=world.size, **given),
         "single": lambda name: t.Single(name, model, **given),
+        "apart": lambda name: t.Trainer(name, model, **given),
     }
     everyone = [*ours.values(), *(makers[n]({**WAYS, **HOROVOD}[n]) for n in options.against)]
     rates = _rates(everyone, options, world)
     return {
+        "ranks": world.size,
         "gradient_bytes": num_bytes(ours["off"].model),
         "auto": f"blinkrun, overlap {_auto(world)}",
         "samples_per_s": {
@@ -272,4 +276,17 @@ def table(model: str, result: Mapping[str, Any]) -> list[str]:
     for way, phases in result["step_ms"].items():
         figures = [*phases.values(), sum(phases.values())]
         lines.append(f"{way:<12}" + "  ".join(f"{figure:9.2f}" for figure in figures))
-    return lines
+    return [*lines, *_share_lines(result)]
+
+
+def _share_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return what part of a step is communication, and what the ranks give beside being alone."""
+    rates = {name: rate["median"] for name, rate in result["samples_per_s"].items()}
+    phases = result["step_ms"][result["auto"].removeprefix("blinkrun, ")]
+    words = [f"{phases['exposed'] / sum(phases.values()):.1%} of a step is exposed communication"]
+    ours, alone, apart = (rates.get(n) for n in (result["auto"], WAYS["single"], WAYS["apart"]))
+    if ours and apart:
+        words.append(f"{1 - ours / apart:.1%} by the difference to ranks that reduce nothing")
+    if ours and alone and result.get("ranks"):
+        words.append(f"{ours / alone / result['ranks']:.0%} efficiency")
+    return [f"# {result['auto']}: {', '.join(words)}".replace("%", " %")]
