@@ -38,10 +38,10 @@ def tensor_of(array: Array, dtype: tf.DType) -> tf.Tensor:
     It takes over the memory of a contiguous array that lies as that of `aligned_empty` does.
     """
     bits = _same_bits(dtype)
+    if bits is NotImplemented or array.__array_interface__["data"][0] % ALIGNMENT:
+        return tf.constant(array, dtype)
     if bits is None:
         return _taken(array)
-    if bits is NotImplemented:
-        return tf.constant(array, dtype)
     return tf.bitcast(_taken(array.view(bits)), dtype)
 
 
@@ -54,6 +54,6 @@ def _same_bits(dtype: tf.DType) -> Any:
     """Return the numpy type as which values of `dtype` are handed over, None if as themselves."""
     if dtype == tf.bfloat16:
         return np.dtype(np.uint16)  # numpy cannot export it
-    if np.dtype(dtype.as_numpy_dtype).kind in "biufc":
+    if dtype.as_numpy_dtype.__module__ == "numpy":
         return None
     return NotImplemented  # tf.bitcast knows no float8

@@ -135,8 +135,11 @@ def _check_is_number(dtype: np.dtype[Any]) -> None:
     """Raise for strings, quantized numbers, and numbers of less than a byte."""
     if dtype.kind in "biufc" or _is_float(dtype):
         return
-    name = "string" if dtype.kind in "OSU" else dtype.names[0] if dtype.names else dtype.name
-    raise InvalidBufferError(f"{name} is no dtype of collectives; convert it to a number type")
+    raise InvalidBufferError(_no_dtype("string" if dtype.kind in "OSU" else dtype.name))
+
+
+def _no_dtype(name: str) -> str:
+    return f"{name} is no dtype of collectives; convert it to a number type"
 
 
 def of_tensor(dtype: tf.DType) -> np.dtype[Any]:
@@ -145,22 +148,12 @@ def of_tensor(dtype: tf.DType) -> np.dtype[Any]:
     Raises
     ------
     InvalidBufferError
-        If there is none, as for resources.
+        If they are no numbers: resources, variants, quantized ones.
     """
-    found = _of_tensor(dtype)
-    if found is None:
-        raise InvalidBufferError(
-            f"{dtype.name} is no dtype of collectives; convert it to a number type"
-        )
-    return found
-
-
-@cache
-def _of_tensor(dtype: tf.DType) -> np.dtype[Any] | None:
-    try:
-        return np.dtype(dtype.base_dtype.as_numpy_dtype)
-    except (KeyError, TypeError):
-        return None
+    base = dtype.base_dtype
+    if base in (tf.resource, tf.variant) or base.is_quantized:
+        raise InvalidBufferError(_no_dtype(base.name))
+    return np.dtype(base.as_numpy_dtype)
 
 
 def to_wide(array: np.ndarray[Any, Any], wire: Wire, op: int) -> np.ndarray[Any, Any]:

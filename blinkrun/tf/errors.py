@@ -7,7 +7,7 @@ Scripts written for Horovod catch what TensorFlow's own ops raise; those written
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +20,8 @@ HorovodInternalError = errors.CollectiveError
 
 _TENSORFLOWS: tuple[tuple[type[errors.BlinkrunError], type[tf.errors.OpError]], ...] = (
     (errors.CollectiveError, tf.errors.FailedPreconditionError),
+    (errors.NotInitializedError, tf.errors.FailedPreconditionError),
+    (errors.NotSupportedError, tf.errors.UnimplementedError),
     (errors.DuplicateNameError, tf.errors.InvalidArgumentError),
     (errors.ProcessSetError, tf.errors.InvalidArgumentError),
     (errors.InvalidBufferError, tf.errors.InvalidArgumentError),
@@ -30,9 +32,10 @@ _TENSORFLOWS: tuple[tuple[type[errors.BlinkrunError], type[tf.errors.OpError]], 
 class translated:  # noqa: N801 - used like a function
     """Raises blinkrun's errors as errors that are TensorFlow's as well.
 
-    A context manager and a decorator. What means "the ranks disagree" or "a rank is gone" is a
-    `tf.errors.FailedPreconditionError` too, what means "this argument cannot be used" a
-    `tf.errors.InvalidArgumentError`. Others pass as they are.
+    A context manager and a decorator. What means "the ranks disagree", "a rank is gone" or "this
+    rank has no job" is a `tf.errors.FailedPreconditionError` too, what means "this argument cannot
+    be used" a `tf.errors.InvalidArgumentError`, what is not there a `tf.errors.UnimplementedError`.
+    Others pass as they are.
     """
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,13 +69,7 @@ class translated:  # noqa: N801 - used like a function
 def translation(error: errors.BlinkrunError) -> errors.BlinkrunError:
     """Return an error with the text and fields of `error` that TensorFlow knows too."""
     kind = _class_of(type(error))
-    if kind is None:
-        return error
-    other = kind.__new__(kind)
-    other.__dict__.update(error.__dict__)
-    other.__dict__.update(_node_def=None, _op=None, _message=str(error))
-    other.args = (str(error),)
-    return other
+    return error if kind is None else _filled(kind, str(error), error.__dict__)
 
 
 @functools.cache
@@ -87,33 +84,27 @@ def _class_of(ours: type[errors.BlinkrunError]) -> Any:
 
 
 def _joined(ours: type[errors.BlinkrunError], theirs: type[tf.errors.OpError]) -> Any:
-    code = theirs(None, None, "").error_code
+    def start(self: Any, node_def: Any, op: Any, message: str, *_: Any) -> None:
+        theirs.__init__(self, node_def, op, message)  # AutoGraph makes a new one with its own text
+        self.args = (message,)
 
     def text(self: Any) -> str:
         return str(self.args[0])
 
-    def reduce(self: Any) -> Any:
-        fields = {key: self.__dict__[key] for key in self.__dict__ if not key.startswith("_")}
-        return _again, (ours, self.args[0], fields)
+    def pickled(self: Any) -> Any:
+        fields = {key: value for key, value in self.__dict__.items() if not key.startswith("_")}
+        return _unpickled, (ours, text(self), fields)
 
-    fields = {
-        "__doc__": ours.__doc__,
-        "__module__": __name__,
-        "__reduce__": reduce,
-        "__str__": text,
-        "_error_code": code,
-        "error_code": code,
-        "message": property(text),
-        "node_def": None,
-        "op": None,
-    }
-    return type(ours.__name__, (ours, theirs), fields)
+    methods = {"__init__": start, "__str__": text, "__reduce__": pickled}
+    about = {"__doc__": ours.__doc__, "__module__": __name__}
+    return type(ours.__name__, (ours, theirs), methods | about)
 
 
-def _again(ours: type[errors.BlinkrunError], message: str, fields: dict[str, Any]) -> Any:
-    """Return a pickled error."""
-    kind = _class_of(ours)
-    other = kind.__new__(kind)
-    other.__dict__.update(fields, _node_def=None, _op=None, _message=message)
-    other.args = (message,)
-    return other
+def _filled(kind: Any, message: str, fields: Mapping[str, Any]) -> Any:
+    error = kind(None, None, message)
+    error.__dict__.update(fields)
+    return error
+
+
+def _unpickled(ours: type[errors.BlinkrunError], message: str, fields: Mapping[str, Any]) -> Any:
+    return _filled(_class_of(ours), message, fields)

@@ -137,8 +137,8 @@ def broadcast_(
 
 def _assigned(variable: Any, value: tf.Tensor) -> tf.Tensor:
     """Return the value of a variable after it has got it."""
-    if tf.compat.v1.is_variable(variable) and not hasattr(variable, "handle"):
-        return tf.compat.v1.assign(variable, value)  # of the kind of TensorFlow 1
+    if tf.as_dtype(variable.dtype).base_dtype != variable.dtype:
+        return tf.compat.v1.assign(variable, value)  # a reference, as TensorFlow 1 has them
     done = variable.assign(value)
     with tf.control_dependencies([] if tf.executing_eagerly() or done is None else [done]):
         return tf.identity(variable)

@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.tf.call import Call
+from blinkrun.tf.call import Call, check_dtype
+from blinkrun.tf.dtypes import DTYPES
 from blinkrun.tf.errors import translated
+
+_NUMBERS = frozenset(tf.as_dtype(dtype) for dtype in (*DTYPES, "complex64", "complex128"))
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,29 +28,35 @@ def tensor_given(value: Any, call: Call) -> tf.Tensor:
     Raises
     ------
     InvalidBufferError
-        If it cannot be one.
+        If it cannot be one, or has no values that collectives know.
     """
     if not isinstance(value, tf.Tensor):
         value = _converted(value, call)
-    if not hasattr(value, "_numpy") and tf.executing_eagerly():
+    if value.dtype not in _NUMBERS:
+        check_dtype(call, value.dtype)
+        value = tf.identity(value)  # a reference, as TensorFlow 1 has them
+    if tf.executing_eagerly() and not hasattr(value, "_numpy"):
         raise InvalidBufferError(
-            f"{call.called}: {value.name} belongs to a graph, and this call to none; call it in the "
-            "tf.function"
+            f"{call.called}: {value.name} belongs to a graph, and this call to none; call it where"
+            " the tensor is made, in the tf.function"
         )
     return value
 
 
 def _converted(value: Any, call: Call) -> tf.Tensor:
-    if isinstance(value, tf.IndexedSlices):
+    if isinstance(value, tf.IndexedSlices | tf.SparseTensor | tf.RaggedTensor):
+        kind = type(value).__name__
+        how = {"SparseTensor": "tf.sparse.to_dense(tensor)", "RaggedTensor": "tensor.to_tensor()"}
         raise InvalidBufferError(
-            f"{call.called} takes no IndexedSlices; give tf.convert_to_tensor(slices)"
+            f"{call.called} takes a dense tensor, got {kind}; give "
+            f"{how.get(kind, 'tf.convert_to_tensor(tensor)')}"
         )
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError, tf.errors.OpError) as err:
         first = (str(err).splitlines() or [""])[0]
         raise InvalidBufferError(
-            f"{call.called} takes a tensor, got {type(value).__name__}: {first}"
+            f"{call.called} takes a tensor, got {type(value).__name__}: {first:.200}"
         ) from None
 
 
