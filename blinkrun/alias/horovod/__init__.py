@@ -1,7 +1,7 @@
-"""Stands in for Horovod: what a script gets from ``import horovod.torch`` under blinkrun.
+"""Stands in for Horovod: what a script gets from ``import horovod.torch`` and the like.
 
 ``blinkrun --horovod`` puts the folder that holds this package first on PYTHONPATH, for its job
-alone. All work is done by `blinkrun.torch`; here are Horovod's names for it.
+alone. All work is done by `blinkrun.torch` and `blinkrun.tf`; here are Horovod's names for it.
 """
 
 import sys
@@ -16,13 +16,15 @@ __all__ = ["__version__", "run", "run_elastic"]
 
 ELASTIC = "elastic training is a later part of blinkrun"
 REASONS = {
-    "tensorflow": "TensorFlow is not part of this version",
-    "keras": "Keras is not part of this version",
-    "_keras": "Keras is not part of this version",
+    "tensorflow.data": "every rank reads for itself; blinkrun.tf.shard gives it its part",
+    "tensorflow.elastic": ELASTIC,
+    "tensorflow.keras.elastic": ELASTIC,
+    "keras.elastic": ELASTIC,
+    "_keras": "it is what horovod.keras is made of there; import horovod.tensorflow.keras",
     "mxnet": "MXNet is retired and not part of blinkrun",
     "spark": "jobs are started by blinkrun, not by Spark",
     "ray": "jobs are started by blinkrun, not by Ray",
-    "data": "the data service of TensorFlow is not part of this version",
+    "data": "its loaders are those of Spark; every rank reads for itself",
     "runner": "jobs are started by the command blinkrun",
     "torch.elastic": ELASTIC,
     "common.elastic": ELASTIC,

@@ -1,12 +1,5 @@
 """The operations of `horovod.torch`: those of `blinkrun.torch`."""
 
-import os
-from types import SimpleNamespace
-from typing import Any
-
-from blinkrun import engine as _engine
-from blinkrun import torch as _torch
-from blinkrun.launcher.horovod import translate
 from blinkrun.torch import (
     Adasum,
     Average,
@@ -69,6 +62,8 @@ from blinkrun.torch import (
     stop_timeline,
     synchronize,
 )
+from horovod.common.basics import basics as _basics  # noqa: F401 - its tests look at it
+from horovod.common.basics import init
 
 __all__ = [
     "Adasum",
@@ -133,32 +128,3 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
-
-_translated: dict[str, str] = {}  # what the last init() has set
-
-
-def init(*args: Any, **options: Any) -> None:
-    """Start blinkrun as ``hvd.init()`` does, with what HOROVOD_* variables say at this moment."""
-    for name, value in _translated.items():
-        if os.environ.get(name) == value:
-            del os.environ[name]
-    _translated.clear()
-    _translated.update(translate(os.environ).settings)
-    os.environ.update(_translated)
-    _torch.init(*args, **options)
-
-
-def _process_sets() -> dict[int, list[int]]:
-    return {number: list(ranks) for number, ranks in _engine.current().process_sets().items()}
-
-
-# What Horovod's tests look at, of an object that holds the library there.
-_basics = SimpleNamespace(
-    init=init,
-    is_homogeneous=is_homogeneous,
-    is_initialized=is_initialized,
-    rank=rank,
-    shutdown=shutdown,
-    size=size,
-    _get_process_set_ids_and_ranks=_process_sets,
-)
