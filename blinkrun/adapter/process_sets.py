@@ -90,7 +90,8 @@ class ProcessSet:
         return None if self.ranks is None else blinkrun.rank() in self.ranks
 
     def __repr__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+        numbers = f"process_set_id={self.process_set_id}, ranks={self.ranks}"
+        return f"ProcessSet({numbers}, mpi_comm={self.mpi_comm})"
 
 
 class _AllRanks(ProcessSet):
