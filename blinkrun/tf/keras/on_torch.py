@@ -69,7 +69,9 @@ class Reducer:
             Gradient(names[i], value.dtype, value.shape)
             for i, value in zip(places, values, strict=True)
         ]
-        facts = dict.fromkeys(names, _ABSENT) | {each.name: each.describe() for each in gradients}
+        facts = [(name, _ABSENT) for name in names]
+        for i, each in zip(places, gradients, strict=True):
+            facts[i] = (each.name, each.describe())
         return Gradients(
             gradients,
             owner=owner,
@@ -78,7 +80,7 @@ class Reducer:
             scales=self._settings.scales,
             bucket_bytes=self._settings.bucket_bytes,
             groups=group_places(self._settings.groups, [variables[i] for i in places]),
-            facts=list(facts.items()),
+            facts=facts,
         )
 
 

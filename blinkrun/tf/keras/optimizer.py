@@ -60,22 +60,47 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
 
 
 def wrapped(optimizer: Any, settings: Settings) -> Any:
-    """Return an optimizer of any Keras, wrapped."""
+    """Return an optimizer of any Keras, which is wrapped now.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or is wrapped already.
+    """
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(optimizer, keras.optimizers.Optimizer):
-        return _wrapped_keras(optimizer, settings)
-    raise UsageError(_refusal(optimizer))
+        from blinkrun.tf.keras import wrapped as ways  # noqa: PLC0415
 
+        backend.name()  # says so if it is another one
+        _check_accumulation(optimizer, settings)
+    else:
+        if not any(kind.__module__.startswith("tf_keras.") for kind in type(optimizer).__mro__):
+            raise UsageError(_refusal(optimizer))
+        from blinkrun.tf.keras import legacy as ways  # noqa: PLC0415
 
-def _wrapped_keras(optimizer: Any, settings: Settings) -> Any:
-    from blinkrun.tf.keras import patches  # noqa: PLC0415
-    from blinkrun.tf.keras.wrapped import is_distributed, wrap  # noqa: PLC0415
-
-    backend.name()  # says so if it is another one
-    if is_distributed(optimizer):
+        if not ways.is_optimizer(optimizer):
+            raise UsageError(_refusal(optimizer))
+    if ways.is_distributed(optimizer):
         raise UsageError("this optimizer is wrapped by DistributedOptimizer already")
-    patches.install()
-    return wrap(optimizer, settings)
+    return ways.wrap(optimizer, settings)
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether an optimizer of any Keras reduces gradients, or the one inside of it does."""
+    while optimizer is not None:
+        if hasattr(type(optimizer), "_blink_settings"):
+            return True
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return False
+
+
+def _check_accumulation(optimizer: Any, settings: Settings) -> None:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if settings.backward_passes_per_step > 1 and inner.gradient_accumulation_steps:
+        raise UsageError(
+            f"backward_passes_per_step={settings.backward_passes_per_step} and the optimizer's "
+            f"gradient_accumulation_steps={inner.gradient_accumulation_steps} do the same; give one"
+        )
 
 
 def _refusal(optimizer: Any) -> str:

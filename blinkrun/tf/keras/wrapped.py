@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.errors import UsageError
-from blinkrun.tf.keras import backend
-from blinkrun.tf.keras.names import names_of
 from blinkrun.tf.keras.passes import Passes
 from blinkrun.tf.keras.settings import Settings
-
-_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+from blinkrun.tf.keras.shared import Sharing
 
 Apply = Callable[[Sequence[Any], Any], Any]
 
 
-class State:
+class State(Sharing):
     """What a wrapped optimizer keeps beside its own attributes.
 
     Attributes
     ----------
-    settings : Settings
-        How it reduces.
     passes : Passes or None
         Where gradients are added up between steps, for `backward_passes_per_step` above 1.
     """
 
     def __init__(self, settings: Settings, label: str) -> None:
-        self.settings = settings
+        super().__init__(settings, label)
         self.passes: Passes | None = None
-        self._label = settings.name or f"Distributed{label}"
-        self._reducer: Any = None
-        self._local: list[Any] = []
-        self._known: dict[tuple[int, ...], tuple[list[int], tuple[str, ...], Sequence[Any]]] = {}
         self._is_passing = False
         self._pending: Sequence[Any] | None = None
-
-    # ---- a step --------------------------------------------------------------------------------
 
     def apply(self, optimizer: Any, own_apply: Apply, grads: Any, variables: Any) -> Any:
         """Carry out ``optimizer.apply``, whose own is `own_apply`, with the gradients of all."""
@@ -92,49 +79,6 @@ class State:
         if self._pending is None:
             return grads
         return self.reduce(grads, self._pending)
-
-    # ---- reducing ------------------------------------------------------------------------------
-
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return gradients reduced over the ranks; those of local variables only scaled."""
-        ranks = self.settings.ranks
-        if len(ranks) < 2:
-            return list(grads)
-        results = list(grads)
-        shared, names = self._shared(variables)
-        if self._reducer is None:
-            owner = f"{self._label}.{next(_numbers[ranks])}"
-            self._reducer = _reducer_of_backend()(self.settings, owner)
-        reduced = self._reducer.reduce(
-            [grads[i] for i in shared], names, [variables[i] for i in shared]
-        )
-        for i, grad in zip(shared, reduced, strict=True):
-            results[i] = grad
-        if self.settings.scale_local_gradients and len(shared) < len(results):
-            for i in set(range(len(results))) - set(shared):
-                results[i] = self._reducer.divided(results[i], len(ranks))
-        return results
-
-    def _shared(self, variables: Sequence[Any]) -> tuple[list[int], tuple[str, ...]]:
-        """Return places and names of the variables that are not local."""
-        key = tuple(map(id, variables))
-        known = self._known.get(key)
-        if known is None:
-            shared = [i for i, each in enumerate(variables) if not self.is_local(each)]
-            names = tuple(names_of([variables[i] for i in shared]))
-            known = shared, names, variables  # or others could get their ids
-            self._known[key] = known
-        return known[:2]
-
-    def register_local(self, variable: Any) -> None:
-        """Keep the gradient of a variable on its rank."""
-        self._local.append(backend.native(variable))
-        self._known.clear()
-
-    def is_local(self, variable: Any) -> bool:
-        """Whether the gradient of a variable stays on its rank."""
-        inner = backend.native(variable)
-        return any(each is inner for each in self._local)
 
 
 class DistributedMixin:
@@ -200,6 +144,9 @@ class DistributedMixin:
 
 def wrap(optimizer: Any, settings: Settings) -> Any:
     """Return `optimizer`, whose class is now a distributed one."""
+    from blinkrun.tf.keras import patches  # noqa: PLC0415 - which knows this class
+
+    patches.install()
     object.__setattr__(optimizer, "__class__", class_over(type(optimizer), settings))
     return optimizer
 
@@ -290,11 +237,3 @@ def _wrapped_again(reduced: Any, settings: Settings) -> Any:
     make, arguments = reduced
     optimizer = make(*arguments)
     return optimizer if isinstance(optimizer, DistributedMixin) else wrap(optimizer, settings)
-
-
-def _reducer_of_backend() -> Any:
-    if backend.name() == "torch":
-        from blinkrun.tf.keras.on_torch import Reducer  # noqa: PLC0415
-    else:
-        from blinkrun.tf.keras.on_tensorflow import Reducer  # noqa: PLC0415
-    return Reducer
