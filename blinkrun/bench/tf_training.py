@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,20 +139,21 @@ class Session:
         from blinkrun.bench.tf_ways import Fit, Task  # noqa: PLC0415  (imports TensorFlow)
         from blinkrun.tf.keras import DistributedOptimizer  # noqa: PLC0415
 
-        more = {"wrap": DistributedOptimizer, "probe": waited_ns} if ours else {}
+        more: Any = {"wrap": DistributedOptimizer, "probe": waited_ns} if ours else {}
         return Fit(self._keras, Task(model, self._options.batch, self._world.rank), **more)
 
     def _loop(self, model: str, *, ours: bool) -> Any:
         from blinkrun.bench.tf_ways import Loop, Task  # noqa: PLC0415  (imports TensorFlow)
         from blinkrun.tf import DistributedGradientTape  # noqa: PLC0415
 
-        more = {"wrap": DistributedGradientTape, "probe": waited_ns} if ours else {}
+        more: Any = {"wrap": DistributedGradientTape, "probe": waited_ns} if ours else {}
         return Loop(self._keras, Task(model, self._options.batch, self._world.rank), **more)
 
     def _beside(self, model: str, plain: Mapping[str, Any]) -> list[Turn]:
         """Return the turns of the ways that blinkrun is measured beside."""
         found = []
         for name in self._options.against:
+            way: Any
             if name in NEED_TF_KERAS:
                 way = self._remotes.make(name, model)
             else:
@@ -177,7 +179,8 @@ class Session:
         return found | {f"plain_{name}": value for name, value in plain.items()}
 
     def _most(self, value: int) -> int:
-        return max(self._world.allgather_object(value))
+        values: list[int] = self._world.allgather_object(value)
+        return max(values)
 
     def _shares(self, ours: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
         """Return of each of our ways what part of its step is communication."""
@@ -187,7 +190,7 @@ class Session:
             for what, way in ours.items():
                 found[OURS[what]] = turns.shares(
                     Turn("", plain[what]),
-                    lambda steps, way=way: observe(way, steps, path),
+                    partial(observe, way, path),
                     rounds=self._options.rounds,
                     block_s=BLOCK_S,
                     control=self._world,
@@ -202,7 +205,7 @@ def waited_ns() -> int:
     return engine.current().stats.waited_ns
 
 
-def observe(way: Any, steps: int, path: Path) -> Observed:
+def observe(way: Any, path: Path, steps: int) -> Observed:
     """Run a block of `steps` with a timeline at `path`; what is seen is rank 0's, who writes it.
 
     Every rank must call it.

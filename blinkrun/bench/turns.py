@@ -24,6 +24,10 @@ class Way(Protocol):
         """Return the seconds of `steps` steps; one more goes before them, in which ranks meet."""
         ...
 
+    def digest(self) -> str:
+        """Return a word that stands for the weights, bit for bit."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:

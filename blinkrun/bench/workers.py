@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from blinkrun.errors import LaunchError
 
@@ -113,7 +113,7 @@ class Worker:
         line, _, self._rest = self._rest.partition(b"\n")
         return line
 
-    def _fail(self, what: str) -> Any:
+    def _fail(self, what: str) -> NoReturn:
         self._process.kill()
         self.close()
         raise LaunchError(f"bench: {self.name} {what}")

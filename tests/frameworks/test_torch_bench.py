@@ -28,6 +28,23 @@ def test_all_ways_take_turns_and_the_figures_are_written(run_ranks, tmp_path):
     assert set(model["step_ms"]) == {"overlap off", "overlap on"}
     assert list(model["step_ms"]["overlap off"]) == ["forward", "backward", "exposed", "optimizer"]
     assert text.splitlines()[1:] == table("cnn1", model)
+    assert text.splitlines()[-1].startswith(f"# {model['auto']}: ")
+
+
+def test_the_last_line_is_about_communication_and_efficiency():
+    phases = {"forward": 5.0, "backward": 3.0, "exposed": 1.0, "optimizer": 1.0}
+    rates = {"blinkrun, overlap off": 1800.0, WAYS["single"]: 1000.0, WAYS["apart"]: 2000.0}
+    result = {
+        "ranks": 2,
+        "gradient_bytes": 1_000_000,
+        "auto": "blinkrun, overlap off",
+        "samples_per_s": {name: {"median": r, "min": r, "max": r} for name, r in rates.items()},
+        "step_ms": {"overlap off": phases},
+    }
+    assert table("cnn1", result)[-1] == (
+        "# blinkrun, overlap off: 10.0 % of a step is exposed communication, 10.0 % by the"
+        " difference to ranks that reduce nothing, 90 % efficiency"
+    )
 
 
 def test_wrong_usage_is_one_line_from_one_rank(run_ranks):
@@ -43,7 +60,10 @@ def test_wrong_usage_is_one_line_from_one_rank(run_ranks):
     [
         (["--batch=0"], "--batch is 0, need at least 1"),
         (["--rounds=x"], "invalid int value: 'x'"),
-        (["--against=mpi"], "--against mpi: choose of ddp, ddp-blink, flat, single, horovod"),
+        (
+            ["--against=mpi"],
+            "--against mpi: choose of ddp, ddp-blink, flat, single, apart, horovod",
+        ),
         (["--against=horovod"], "horovod: it is not installed here"),
         (["--json=/no/such/folder/x.json"], "there is no such folder"),
         (["--epochs=3"], "unrecognized arguments"),
