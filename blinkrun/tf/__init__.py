@@ -61,10 +61,6 @@ from blinkrun.adapter.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from blinkrun.adapter.waiting import (
-    barrier,
-    join,
-)
 from blinkrun.adapter.where import pass_over
 from blinkrun.tf import versions
 from blinkrun.tf.data import (
@@ -114,6 +110,10 @@ if TYPE_CHECKING:
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
+    from blinkrun.tf.joining import (
+        barrier,
+        join,
+    )
 
 ELASTIC = "blinkrun.tf.elastic is absent: elastic jobs are a later part of blinkrun"
 
@@ -130,6 +130,7 @@ _PLACES = {
     "allgather_object": "blinkrun.tf.functions",
     "allreduce": "blinkrun.tf.ops",
     "alltoall": "blinkrun.tf.ops",
+    "barrier": "blinkrun.tf.joining",
     "broadcast": "blinkrun.tf.ops",
     "broadcast_": "blinkrun.tf.ops",
     "broadcast_global_variables": "blinkrun.tf.functions",
@@ -139,6 +140,7 @@ _PLACES = {
     "grouped_allgather": "blinkrun.tf.ops",
     "grouped_allreduce": "blinkrun.tf.ops",
     "grouped_reducescatter": "blinkrun.tf.ops",
+    "join": "blinkrun.tf.joining",
     "local_rank_op": "blinkrun.tf.sizes",
     "local_size_op": "blinkrun.tf.sizes",
     "process_set_included_op": "blinkrun.tf.sizes",

@@ -10,9 +10,11 @@ import tensorflow as tf
 from blinkrun.adapter import objects
 from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set
 from blinkrun.errors import NotSupportedError
+from blinkrun.tf.ops_given import public
 from blinkrun.tf.variables import Sending, checked, plain
 
 
+@public
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int,
@@ -59,6 +61,7 @@ def broadcast_variables(
     return None if tf.inside_function() else done
 
 
+@public
 def broadcast_global_variables(root_rank: int) -> tf.Operation:
     """Return the operation that broadcasts all global variables of a graph of TensorFlow 1.
 
@@ -103,6 +106,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         session.run(self.bcast_op)
 
 
+@public
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -139,12 +143,14 @@ def broadcast_object_fn(
 ) -> Callable[[Any], Any]:
     """Return a function of an object that does what `broadcast_object` does."""
 
+    @public
     def broadcast(obj: Any) -> Any:
         return objects.broadcast_object(obj, root_rank, name, process_set)
 
     return broadcast
 
 
+@public
 def allgather_object(
     obj: Any,
     session: Any = None,

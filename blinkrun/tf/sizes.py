@@ -14,11 +14,13 @@ import blinkrun
 from blinkrun.adapter import job
 from blinkrun.engine import engine
 from blinkrun.errors import ProcessSetError
+from blinkrun.tf.ops_given import public
 
 NOT_INITIALIZED = -1
 UNKNOWN_SET = -2
 
 
+@public
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """Return the number of ranks of a process set as an int32 scalar.
 
@@ -39,21 +41,25 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     return _op(lambda: len(engine.current().ranks(process_set_id)), name, "size")
 
 
+@public
 def rank_op(name: str | None = None) -> tf.Tensor:
     """Return the number of this process in the job as an int32 scalar; `name` is the op's."""
     return _op(job.rank, name, "rank")
 
 
+@public
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """Return how many processes of the job run on this host as an int32 scalar."""
     return _op(job.local_size, name, "local_size")
 
 
+@public
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """Return the number of this process on its host as an int32 scalar."""
     return _op(job.local_rank, name, "local_rank")
 
 
+@public
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """Return whether this process is in a process set, as an int32 scalar.
 

@@ -26,12 +26,13 @@ from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.request import Kind, Member, Request
 from blinkrun.errors import MismatchError, UsageError
 from blinkrun.tf import graph
+from blinkrun.tf.arrays import ALIGNMENT, Array, aligned_empty, array_of
+from blinkrun.tf.ops_names import in_graph, place_of_op
+from blinkrun.tf.ops_turns import in_turn
 from blinkrun.types import DType
 
-Array = np.ndarray[Any, Any]
-
 _JOINED_BYTES = 1 << 20  # values below this travel together
-_ALIGNMENT = 64  # of each value among joined ones
+_BYTES = np.dtype(np.uint8)
 _NO_MEMORY = (tf.string, tf.resource, tf.variant)
 # What quantized types are to numpy.
 _PLAIN = {
@@ -86,7 +87,6 @@ class Sending:
         self._root = root
         self._process_set = process_set
         self._number = number_of(process_set)
-        self._where = caller()
         self._is_alone = process_set.size() == 1 and bool(process_set.included())
 
     def run(self) -> None:
@@ -94,8 +94,8 @@ class Sending:
         if self._is_alone:
             return
         name = engine.current().next_name("broadcast_variables", self._number)
-        arrays = [_array(each) for each in self._variables]
-        results = self._begin(name, arrays).wait()
+        arrays = [array_of(each.read_value()) for each in self._variables]
+        results = self._begin(name, arrays, caller()).wait()
         if blinkrun.rank() != self._root:
             for variable, result in zip(self._variables, results, strict=True):
                 variable.assign(result)
@@ -104,17 +104,22 @@ class Sending:
         """Return the operation that does it."""
         if self._is_alone:
             return tf.no_op()
-        label = "broadcast_variables"
-        name = tf.compat.v1.get_default_graph().unique_name(label)
+        name = in_graph(None, "broadcast_variables")
         values = [_unquantized(tf.convert_to_tensor(each)) for each in self._variables]
         specs = [tf.TensorSpec(each.shape, each.dtype) for each in values]
-        results = graph.call(lambda arrays: self._begin(name, arrays), values, specs, label)
+        where: list[str] = []  # known when the ops are there
+
+        def start(arrays: Sequence[Array]) -> Any:
+            return in_turn((self._number, name), lambda: self._begin(name, arrays, where[0]))
+
+        results = graph.call(start, values, specs, "broadcast_variables")
+        where.append(place_of_op(results[0].op) if results else "")
         pairs = zip(self._variables, results, strict=True)
         return tf.group(
             *[variable.assign(_as(variable.dtype, result)) for variable, result in pairs]
         )
 
-    def _begin(self, name: str, arrays: Sequence[Array]) -> _Begun:
+    def _begin(self, name: str, arrays: Sequence[Array], where: str) -> _Begun:
         kinds = [f"{array.dtype.name} {array.shape}" for array in arrays]
         pieces = _pieces(arrays)
         is_root = blinkrun.rank() == self._root
@@ -126,7 +131,7 @@ class Sending:
             tuple(Member(each.dtype, each.shape) for each in views),
             process_set=self._number,
             root=self._root,
-            where=self._where,
+            where=where,
         )
         handle = engine.current().submit(request, [Part(each, each) for each in views], sync=True)
         if is_root:
@@ -140,7 +145,13 @@ class Sending:
 
 
 class _Begun:
-    """A broadcast under way."""
+    """A broadcast under way.
+
+    Attributes
+    ----------
+    handle : engine.Handle
+        What the engine knows it by.
+    """
 
     def __init__(
         self,
@@ -149,7 +160,7 @@ class _Begun:
         described: list[tuple[str, str]],
         process_set: ProcessSet,
     ) -> None:
-        self._handle = handle
+        self.handle = handle
         self._results = results
         self._described = described
         self._process_set = process_set
@@ -157,9 +168,9 @@ class _Begun:
     def wait(self) -> list[Array]:
         """Return the values of the root."""
         try:
-            self._handle.wait()
+            self.handle.wait()
         except MismatchError as err:  # on every rank
-            name = self._handle.name
+            name = self.handle.name
             everyone = objects.allgather_object(
                 self._described, f"{name}.differs", self._process_set
             )
@@ -193,7 +204,7 @@ class _Piece:
         """Return the bytes that are sent or received into; a large value is sent from its place."""
         if is_root and len(self.positions) == 1:
             return _as_bytes(arrays[self.positions[0]])
-        line = _aligned(self.num_bytes)
+        line = aligned_empty((self.num_bytes,), _BYTES)
         if is_root:
             for position, offset in zip(self.positions, self.offsets, strict=True):
                 given = _as_bytes(arrays[position])
@@ -220,7 +231,7 @@ def _pieces(arrays: Sequence[Array]) -> list[_Piece]:
             continue
         joined.append(position)
         offsets.append(filled)
-        filled += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        filled += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     if joined:
         pieces.append(_Piece(tuple(joined), tuple(offsets), filled))
     return pieces
@@ -229,7 +240,7 @@ def _pieces(arrays: Sequence[Array]) -> list[_Piece]:
 def _fingerprint(kinds: Sequence[str]) -> View:
     """Return an empty view whose shape says what is sent."""
     text = "\n".join(kinds).encode()
-    nothing = _aligned(0)
+    nothing = aligned_empty((0,), _BYTES)
     shape = (0, len(kinds), zlib.crc32(text))
     return View(nothing.ctypes.data, 0, shape, DType.UINT8, True, nothing)
 
@@ -271,11 +282,6 @@ def _as(dtype: tf.DType, value: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(value, dtype) if dtype in _PLAIN else value
 
 
-def _array(variable: Any) -> Array:
-    """Return the value of a variable where it lies, on the CPU without a copy."""
-    return np.asarray(variable.read_value()._numpy())
-
-
 def _view(line: Array) -> View:
     # Only a root's own value is read-only, and it is only read.
     return View(line.ctypes.data, line.size, line.shape, DType.UINT8, True, line)
@@ -283,9 +289,3 @@ def _view(line: Array) -> View:
 
 def _as_bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _aligned(num_bytes: int) -> Array:
-    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    return memory[begin : begin + num_bytes]
