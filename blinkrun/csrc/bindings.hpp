@@ -68,5 +68,6 @@ struct Handle {
 void bind_journal(pybind11::class_<Handle>& group);
 void bind_p2p(pybind11::class_<Handle>& group);
 void bind_packing(pybind11::module_& m);
+void bind_foreign(pybind11::module_& m);
 
 }  // namespace blinkrun

@@ -279,6 +279,7 @@ PYBIND11_MODULE(_core, m) {
       .def("done", &Job::done);
 
   bind_packing(m);
+  bind_foreign(m);
   py::class_<Handle> group(m, "Group");
   bind_journal(group);
   bind_p2p(group);

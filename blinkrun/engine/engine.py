@@ -295,6 +295,13 @@ class Engine:
                 self._driver.queued(sync=True)
             self._driver.drain()
 
+    def work_until(self, is_done: Callable[[], bool]) -> None:
+        """Do the engine's work in this thread until `is_done`, which the end of a request makes true.
+
+        For a thread that waits for several requests at once: their callbacks tell what is through.
+        """
+        self._driver.wait_for(is_done)
+
     # ---- for handles and the driver ------------------------------------------------------------
 
     def wait_for(self, handle: Handle) -> None:

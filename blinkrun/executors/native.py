@@ -28,6 +28,9 @@ format_control: Callable[[int, int, int], None] = _core.format_control
 ARENA_RESERVED: int = _core.ARENA_RESERVED
 EAGER_AREA: int = _core.EAGER_AREA
 JOURNAL_BYTES: int = _core.JOURNAL_BYTES
+GIVE_BACK: int = _core.GIVE_BACK
+take_callback: Callable[[int], int] = _core.take_callback
+run_callback: Callable[[int], None] = _core.run_callback
 pack: Callable[[int, list[tuple[int, int, int]]], None] = _core.pack
 unpack: Callable[[int, list[tuple[int, int, int]]], None] = _core.unpack
 

@@ -1,63 +1,101 @@
 """Calls of the engine from inside a ``tf.function``.
 
-A call is two ops: one begins it when its inputs are there and never waits, one gives its results.
-So ranks whose graphs run their ops in different orders still offer everything to the engine.
+A call is one op. It begins when its inputs are there, never blocks a thread of TensorFlow, and is
+ordered by nothing but its inputs: so ranks whose graphs run their ops in different orders offer all
+that they can to the engine, whatever the number of threads.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from blinkrun.errors import UsageError
+from blinkrun.tf import xla
+from blinkrun.tf.graph_runs import OP, Site, Start, Started
 
-class Started(Protocol):
-    """A call of the engine under way."""
-
-    def wait(self) -> list[np.ndarray[Any, Any]]:
-        """Return the results, waiting for them if need be; raises what went wrong."""
-        ...
+__all__ = ["Start", "Started", "call"]
 
 
-Start = Callable[[Sequence[np.ndarray[Any, Any]]], Started]
-
-_tickets: dict[int, Started] = {}
-_numbers = itertools.count()
-
-
+@tf.autograph.experimental.do_not_convert
 def call(
     start: Start, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], name: str
 ) -> list[tf.Tensor]:
     """Return the tensors that a call of the engine gives, at every run of the graph.
 
+    The op runs whether or not its results are used, and once for each run. Of several calls none
+    waits for another, unless it takes what the other gives.
+
     Parameters
     ----------
     start : callable
-        Begins the call on numpy views of the inputs and returns at once. The views stay valid and
-        unchanged while they are referred to.
+        Begins the call on read-only numpy views of the inputs, one call after the other or several
+        at once, and returns without waiting for other ranks. The views stay valid and unchanged
+        while they are referred to.
     inputs : sequence of tf.Tensor
         What it is given.
     outputs : sequence of tf.TensorSpec
-        Dtypes of the results, and what is known of their shapes.
+        Dtypes of the results, and what is known of their shapes. Results that start at a multiple
+        of 64 bytes are taken without a copy, and must not be written to anymore.
     name : str
-        Of the ops.
+        Of the op.
+
+    Raises
+    ------
+    UsageError
+        Outside of graphs, and where XLA compiles.
+    InvalidBufferError
+        If an input or output has a dtype that is no number.
+
+    Notes
+    -----
+    What `start` or `wait` raises becomes the error of the function, with its text: a
+    `tf.errors.FailedPreconditionError` for a CollectiveError, an `InvalidArgumentError` for other
+    ValueErrors and TypeErrors, an `UnimplementedError` for a NotImplementedError. Other calls of
+    the same run then end as cancelled, though the engine still waits for other ranks to make them.
     """
-
-    def begin(*arrays: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        number = next(_numbers)
-        _tickets[number] = start(arrays)
-        return np.int64(number)
-
-    def finish(number: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        return _tickets.pop(int(number)).wait()
-
-    ticket = tf.numpy_function(begin, list(inputs), tf.int64, name=f"{name}_begin")
-    results = tf.numpy_function(
-        finish, [ticket], [spec.dtype for spec in outputs], stateful=False, name=f"{name}_finish"
-    )
-    for result, spec in zip(results, outputs, strict=True):
+    if tf.executing_eagerly():
+        raise UsageError(f"{name}: a call of a graph outside of any; call it in a tf.function")
+    xla.refuse(name)
+    inputs = [tf.convert_to_tensor(each) for each in inputs]
+    site = Site(start, inputs, outputs, name)
+    graph = tf.compat.v1.get_default_graph()
+    with tf.device("/device:CPU:0"):
+        op = graph.create_op(
+            OP,
+            inputs,
+            [spec.dtype for spec in outputs],
+            name=name,
+            attrs={
+                "Tin": _type_list([each.dtype for each in inputs]),
+                "Tout": _type_list([spec.dtype for spec in outputs]),
+                "token": tf.compat.v1.AttrValue(s=site.token.encode()),
+            },
+        )
+    _keep(site, graph)
+    dependencies = getattr(graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(op)
+    for result, spec in zip(op.outputs, outputs, strict=True):
         result.set_shape(spec.shape)
-    return list(results)
+    return list(op.outputs)
+
+
+def _type_list(dtypes: Sequence[tf.DType]) -> Any:
+    values = tf.compat.v1.AttrValue.ListValue(type=[each.as_datatype_enum for each in dtypes])
+    return tf.compat.v1.AttrValue(list=values)
+
+
+def _keep(site: Site, graph: Any) -> None:
+    """Let `site` live as long as any of the graphs that it is in."""
+    is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    while graph is not None:
+        outer = getattr(graph, "outer_graph", None)
+        if outer is None and is_eager:
+            return  # the graph that is there outside of all functions, for ever
+        if not hasattr(graph, "_blinkrun_calls"):
+            graph._blinkrun_calls = []
+        graph._blinkrun_calls.append(site)
+        graph = outer
