@@ -170,8 +170,7 @@ def _run_in_graph(
 ) -> list[tf.Tensor]:
     for tensor in tensors:
         check_dtype(call, tensor.dtype)
-    number_of(call.process_set)  # says so if it has none
-    engine.current()
+    engine.current().ranks(number_of(call.process_set))  # says so if there is no such set
     if outputs is None:
         outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
     calls = [call]  # the place is known when the ops are there
@@ -196,7 +195,7 @@ def submit_arrays(call: Call, arrays: Sequence[Array], *, sync: bool = False) ->
     Parameters
     ----------
     arrays : sequence of numpy.ndarray
-        Contiguous; not to change until the call is through.
+        Not to change until the call is through.
     sync : bool
         The caller waits at once.
 
@@ -208,7 +207,7 @@ def submit_arrays(call: Call, arrays: Sequence[Array], *, sync: bool = False) ->
         If the job has ended for this rank.
     """
     make = _MAKERS[call.kind]
-    pieces = [make(array, call) for array in arrays]
+    pieces = [make(_packed(array), call) for array in arrays]
     request = _request(call, pieces)
     handle = engine.current().submit(request, [piece.part for piece in pieces], sync=sync)
     return Started(handle, pieces, call.counts)
@@ -256,6 +255,13 @@ def _new_request(call: Call, pieces: list[Piece], where: str) -> Request:
 
 
 # ---- arrays ------------------------------------------------------------------------------------
+
+
+def _packed(array: Any) -> Array:
+    """Return `array` itself if its memory is its values in order, else a copy that is so."""
+    if isinstance(array, np.ndarray) and array.flags.c_contiguous:
+        return array
+    return np.array(array, order="C")  # of numpy's scalars as well, which have no memory
 
 
 def _to_reduce(array: Array, call: Call) -> Piece:

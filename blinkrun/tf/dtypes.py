@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from blinkrun.engine.request import ADASUM, CPU
 from blinkrun.errors import InvalidBufferError
+from blinkrun.tf.arrays import aligned_empty
 from blinkrun.types import DType, Op
 
 BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)
@@ -167,11 +168,13 @@ def from_wide(
     array: np.ndarray[Any, Any], dtype: np.dtype[Any], op: int, size: int
 ) -> np.ndarray[Any, Any]:
     """Return the values of an `array` reduced over `size` ranks in their own `dtype`."""
-    if dtype != _UINT64:
-        return array.astype(dtype)
-    if op != Op.AVERAGE:
-        return np.asarray(_ordered(array, op)).view(np.uint64)
-    return array.view(np.uint64) // np.uint64(size)
+    values = array
+    if dtype == _UINT64:
+        unsigned = np.asarray(_ordered(array, op)).view(np.uint64)
+        values = unsigned // np.uint64(size) if op == Op.AVERAGE else unsigned
+    result = aligned_empty(array.shape, dtype)
+    np.copyto(result, values, casting="unsafe")
+    return result
 
 
 def _ordered(array: np.ndarray[Any, Any], op: int) -> np.ndarray[Any, Any]:

@@ -43,7 +43,7 @@ def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
     tensor : tf.Tensor, tf.Variable, tf.IndexedSlices, or what a tensor can be made of
         Same shape and dtype on every rank; not changed. Of IndexedSlices the values and indices of
         all ranks are gathered: the result stands for the sum (or average), with an index as often
-        as ranks have it.
+        as ranks have it. Averaged whole numbers become fractions there.
     average : bool, optional
         Deprecated: True is ``op=Average``, False ``op=Sum``.
     device_dense, device_sparse : str
@@ -189,6 +189,4 @@ def _divided(values: tf.Tensor, call: Call) -> tf.Tensor:
     ranks = call.process_set.size()
     if ranks is None:
         raise UsageError("average needs init() first")
-    if values.dtype.is_integer:
-        return tf.truncatediv(values, tf.cast(ranks, values.dtype))
     return values / tf.cast(ranks, values.dtype)

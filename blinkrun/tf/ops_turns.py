@@ -40,6 +40,7 @@ class Later:
         self._is_begun = threading.Event()
         self._started: Started | None = None
         self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] = []
 
     def begin(self) -> Started | None:
         """Begin, now that it is its turn; None if that failed, of which `wait` tells."""
@@ -48,8 +49,25 @@ class Later:
             self._started = begin() if begin else None
         except Exception as err:
             self._error = err
-        self._is_begun.set()
+        with _lock:
+            self._is_begun.set()
+        for call in self._callbacks:
+            self._call_when_through(call)
         return self._started
+
+    def add_done_callback(self, call: Callable[[], None]) -> None:
+        """Have `call` called once, in any thread, when `wait` no longer blocks; now, if so now."""
+        with _lock:
+            if not self._is_begun.is_set():
+                self._callbacks.append(call)
+                return
+        self._call_when_through(call)
+
+    def _call_when_through(self, call: Callable[[], None]) -> None:
+        if self._started is None:
+            call()
+        else:
+            self._started.handle.add_done_callback(lambda _: call())
 
     def wait(self) -> list[Any]:
         """Return the results, waiting for them if need be; raises what went wrong.
