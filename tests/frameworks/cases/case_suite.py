@@ -17,6 +17,8 @@ import blinkrun.tf as blink
 def run_all(kind, only=""):
     """Run the cases of ``KIND_*_cases.py``, or those of the modules in `only`, comma-separated."""
     warnings.simplefilter("error")
+    # Variables of Keras 3 on torch, whenever numpy asks for their values.
+    warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy keyword")
     names = sorted(path.stem for path in Path(__file__).parent.glob(f"{kind}_*_cases.py"))
     blink.init()
     results = {}
