@@ -36,7 +36,67 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
 ) -> Any:
     """Return `optimizer`, made to step with the gradients of all ranks.
 
-    Every rank of the process set calls it.
+    Every rank of the process set calls it. It is the object that was given, whose class is now made
+    over the one that it had: ``isinstance``, ``get_config``, variables, learning rate and its
+    schedules work as before, what the optimizer has learned so far stays, and Keras saves it as
+    what it was.
+
+    In ``model.fit``, in a ``train_step`` of one's own and in ``apply`` or ``apply_gradients`` of
+    any loop, gradients are reduced first: clipping, weight decay, moving averages and the check of
+    a LossScaleOptimizer see what all ranks have together. On one rank nothing is added.
+
+    Parameters
+    ----------
+    optimizer : optimizer of keras or tf_keras
+        A LossScaleOptimizer too, around one that is wrapped or not.
+    name : str, optional
+        What the names of collectives begin with; ``Distributed`` and its class otherwise.
+    device_dense, device_sparse : str
+        Accepted for Horovod scripts: tensors are reduced where they are.
+    compression : compressor, default Compression.none
+        How gradients travel: `Compression.fp16` and `Compression.bf16` halve the bytes of float32.
+    sparse_as_dense : bool, default False
+        Whether sparse gradients, of embeddings, are reduced as dense ones; otherwise indices and
+        values of all ranks are gathered.
+    gradient_predivide_factor : float, default 1.0
+        With `Average`: gradients are divided by it before they are added up, and the sum is
+        multiplied by it over the number of ranks. For narrow types whose sums could overflow.
+    op : default Average
+        `Average` steps as one process does on the joined batch, if the loss is a mean over it;
+        `Sum` if it is a sum.
+    backward_passes_per_step : int, default 1
+        Calls of `apply` whose gradients are added up here before they are reduced and applied.
+        Each counts as an iteration. Keras' own ``gradient_accumulation_steps`` does the same, and
+        its gradients are reduced once, too.
+    average_aggregated_gradients : bool, default False
+        Whether the sum over these passes is divided by their number.
+    num_groups : int
+        Horovod's old name for a number of `groups`.
+    groups : int or list of lists of variables, optional
+        Gradients that are reduced together.
+    process_set : ProcessSet
+        Ranks among which gradients are reduced. On other ranks `optimizer` steps by itself.
+    scale_local_gradients : bool, default True
+        Whether gradients of variables that were given to ``register_local_var`` are divided by the
+        number of ranks.
+    bucket_bytes : int, optional
+        Largest bucket; environment variable ``BLINKRUN_BUCKET_BYTES`` otherwise, or 25 MiB.
+
+    Raises
+    ------
+    UsageError
+        If it is no optimizer of Keras or is wrapped already, or if an argument is none of those
+        above. A ValueError.
+    NotInitializedError
+        Before ``init()``.
+
+    Notes
+    -----
+    Ranks that differ in variables, shapes or arguments are told so at the first step, by a
+    MismatchError on all of them. A gradient that is None must be None on all ranks.
+
+    XLA cannot run what reduces: ``jit_compile="auto"`` chooses to do without, and for
+    ``jit_compile=True`` the first step says what to set.
     """
     del device_dense, device_sparse
     if num_groups:
@@ -57,6 +117,55 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
         bucket_bytes=bucket_bytes,
     )
     return wrapped(optimizer, settings)
+
+
+def PartialDistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and order
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return `optimizer`, made to step with the gradients of all ranks but for some layers.
+
+    Parameters
+    ----------
+    local_layers : layer or sequence of layers, optional
+        Built ones, whose variables are this rank's own: their gradients are not reduced. The same
+        on all ranks.
+
+    Other arguments, and what is raised, are those of `DistributedOptimizer`.
+    """
+    layers = [] if local_layers is None else local_layers
+    layers = list(layers) if isinstance(layers, list | tuple) else [layers]
+    for each in layers:
+        if not hasattr(each, "trainable_weights"):
+            raise UsageError(f"local_layers are layers of Keras, got {each!r}")
+    result = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    wrapped_one = _wrapped_in(result)
+    for layer in layers:
+        for variable in layer.trainable_weights:
+            wrapped_one.register_local_var(variable)
+    return result
 
 
 def wrapped(optimizer: Any, settings: Settings) -> Any:
@@ -92,6 +201,13 @@ def is_distributed(optimizer: Any) -> bool:
             return True
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return False
+
+
+def _wrapped_in(optimizer: Any) -> Any:
+    """Return what is wrapped: the optimizer, or the one inside of it."""
+    while not hasattr(type(optimizer), "_blink_settings"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
 
 
 def _check_accumulation(optimizer: Any, settings: Settings) -> None:

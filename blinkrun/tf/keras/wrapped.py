@@ -139,7 +139,7 @@ class DistributedMixin:
 
     def __reduce__(self) -> Any:
         """Return what makes a wrapped optimizer again: Keras' own makes one that is not."""
-        return _wrapped_again, (super().__reduce__(), self._blink_settings)
+        return _wrapped_again, (super().__reduce__()[1], self._blink_settings)
 
 
 def wrap(optimizer: Any, settings: Settings) -> Any:
@@ -233,7 +233,8 @@ def known_variables(optimizer: Any, grads: Sequence[Any], variables: Any) -> lis
     return known
 
 
-def _wrapped_again(reduced: Any, settings: Settings) -> Any:
-    make, arguments = reduced
-    optimizer = make(*arguments)
+def _wrapped_again(arguments: Any, settings: Settings) -> Any:
+    from keras.src.saving.keras_saveable import KerasSaveable  # noqa: PLC0415
+
+    optimizer = KerasSaveable._unpickle_model(*arguments)
     return optimizer if isinstance(optimizer, DistributedMixin) else wrap(optimizer, settings)
