@@ -205,7 +205,7 @@ def inputs_of(context: int, dtypes: Sequence[np.dtype[Any]]) -> list[Array]:
 @cache
 def _typestr(dtype: np.dtype[Any]) -> str:
     """Return the type as numpy exchanges it; bytes of that size where numpy knows it not."""
-    return dtype.str if dtype.kind in "biufc" else f"<u{dtype.itemsize}"
+    return dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"
 
 
 def set_outputs(context: int, arrays: Sequence[Array], types: Sequence[int]) -> None:
