@@ -408,7 +408,13 @@ class _Step(NamedTuple):
 
 
 class Started:
-    """Reductions of gradients under way."""
+    """Reductions of gradients under way.
+
+    Attributes
+    ----------
+    further : list of Handle
+        Requests that belong to the same step and must be through as well.
+    """
 
     def __init__(
         self,
@@ -417,19 +423,25 @@ class Started:
         order: Sequence[int],
         given: list[Array],
     ) -> None:
+        self.further: list[Handle] = []
         self._gradients = gradients
         self._steps = steps
         self._order = order
         self._given = given
+        self._error: Exception | None = None
 
     def done(self) -> bool:
         """Whether all are through, with or without success; never blocks."""
-        return all(step.handle.done() for step in self._steps)
+        return all(handle.done() for handle in self._handles())
 
     def take_steps(self) -> list[_Step]:
         """Return what is under way, for another to wait for; this one is empty then."""
         steps, self._steps = list(self._steps), ()
         return steps
+
+    def add_done_callback(self, call: Callable[[], Any]) -> None:
+        """Call `call` once, in any thread, when `wait` no longer blocks; now if that is so."""
+        _Watch(self, self._handles(), call)
 
     def wait(self) -> list[Array]:
         """Return the results when all are through; once.
@@ -439,16 +451,10 @@ class Started:
         CollectiveError
             What went wrong first.
         """
+        self.settle()
         steps, self._steps = self._steps, ()
-        first: Exception | None = None
-        for bucket, _, handle, values in steps:
-            try:
-                handle.wait()
-            except Exception as err:
-                if first is None:  # told at once: others may wait until it is
-                    first = self._gradients.explained(bucket, err, values)
-        if first is not None:
-            raise first
+        if self._error is not None:
+            raise self._error
         results, self._given = self._given, []
         for step in steps:
             results += step.bucket.pool.arrays(step.loan)
@@ -458,6 +464,58 @@ class Started:
         for place, result in zip(self._order, results, strict=True):
             placed[place] = result
         return placed
+
+    def settle(self) -> None:
+        """Wait until all are through; what went wrong first is explained as soon as it is known."""
+        for bucket, _, handle, values in self._steps:
+            try:
+                handle.wait()
+            except Exception as err:
+                if self._error is None:  # others may wait until it is explained
+                    self._error = self._gradients.explained(bucket, err, values)
+        for handle in self.further:
+            try:
+                handle.wait()
+            except Exception as err:
+                self._error = self._error or err
+
+    def _handles(self) -> list[Handle]:
+        return [*[step.handle for step in self._steps], *self.further]
+
+
+class _Watch:
+    """Calls when handles are done; explains what went wrong before, in a thread of its own.
+
+    To explain is to ask other ranks, which callbacks of the engine must not wait for.
+    """
+
+    def __init__(
+        self, started: Started, handles: Sequence[Handle], call: Callable[[], Any]
+    ) -> None:
+        self._started = started
+        self._call = call
+        self._lock = threading.Lock()
+        self._missing = len(handles)
+        self._is_over = not handles
+        if not handles:
+            call()
+        for handle in handles:
+            handle.add_done_callback(self._done)
+
+    def _done(self, handle: Handle) -> None:
+        with self._lock:
+            self._missing -= 1
+            if self._is_over or (handle.error is None and self._missing):
+                return
+            self._is_over = True
+        if handle.error is None:
+            self._call()
+        else:
+            threading.Thread(target=self._explain, name="blinkrun-explain", daemon=True).start()
+
+    def _explain(self) -> None:
+        self._started.settle()
+        self._call()
 
 
 def as_array(value: Value) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from blinkrun import env
+from blinkrun.adapter.bucket_sizes import choose_bucket_bytes
 from blinkrun.adapter.gradients import Gradient, Gradients, Started
 from blinkrun.adapter.overlap import Overlap, choose_overlap
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
@@ -38,6 +39,7 @@ Grad = tf.Tensor | tf.IndexedSlices | None
 
 _REALS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(float)}
 _KEPT_PLANS = 64
+_UNUSED = 4  # runs of a graph that may end between the first bucket and the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +94,7 @@ class How:
             raise UsageError(f"gradient_predivide_factor is {factor}, need above 0")
         if not isinstance(self.process_set, ProcessSet):
             number_of(self.process_set)
+        choose_bucket_bytes(self.bucket_bytes)
         _check_groups(self.groups)
         if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
             raise UsageError(
@@ -309,7 +312,55 @@ class _Reduction:
             tf.TensorSpec([None, *spec.shape[1:]] if spec.shape.rank else None, spec.dtype)
             for spec in specs[num_dense:]
         ]
+        plan = self._known_plan(inputs[:num_dense])
+        if plan is not None and len(plan.buckets) > 1 and overlap().on:
+            return self._bucket_by_bucket(plan, inputs, specs)
         return graph.call(self._start, inputs, specs, "gradients")
+
+    def _known_plan(self, tensors: Sequence[tf.Tensor]) -> Gradients | None:
+        """Return the plan of tensors of a graph, None if their shapes are not known yet."""
+        if not all(each.shape.is_fully_defined() for each in tensors):
+            return None
+        return self._plan([_real(np.empty(t.shape, t.dtype.as_numpy_dtype)) for t in tensors])
+
+    def _bucket_by_bucket(
+        self, plan: Gradients, inputs: list[tf.Tensor], specs: list[tf.TensorSpec]
+    ) -> list[tf.Tensor]:
+        """Have each bucket begin when its gradients are there; the last op waits for all.
+
+        Not before all have begun: so ranks that differ always tell each other.
+        """
+        num_dense = len(self._dense)
+        under_way: list[deque[Started]] = [deque(maxlen=_UNUSED) for _ in plan.buckets]
+
+        def begin(bucket: int, arrays: Sequence[Array]) -> None:
+            under_way[bucket].append(plan.begin(bucket, [_real(array) for array in arrays]))
+
+        def begin_early(bucket: int) -> graph.Start:
+            def begun(arrays: Sequence[Array]) -> _Begun:
+                begin(bucket, arrays)
+                return _Begun()
+
+            return begun
+
+        last = len(plan.buckets) - 1
+        flag = [tf.TensorSpec([], tf.bool)]
+        begun = [
+            graph.call(begin_early(bucket), [inputs[g] for g in members], flag, "gradients_early")[
+                0
+            ]
+            for bucket, members in enumerate(plan.buckets[:-1])
+        ]
+        chosen = [inputs[g] for g in plan.buckets[last]]
+        dtypes = [np.dtype(each.dtype.as_numpy_dtype) for each in inputs[:num_dense]]
+
+        def start(arrays: Sequence[Array]) -> _Both:
+            begin(last, arrays[: len(chosen)])
+            dense = plan.together([each.popleft() for each in under_way])
+            gathered = self._start_sparse(arrays[len(chosen) : len(arrays) - len(begun)])
+            return _Both(dense, gathered, dtypes)
+
+        return graph.call(start, [*chosen, *inputs[num_dense:], *begun], specs, "gradients")
 
     def _start(self, arrays: Sequence[Array], *, sync: bool = False) -> _Both:
         """Begin the reduction of arrays; never waits."""
@@ -317,11 +368,15 @@ class _Reduction:
         dense = [_real(array) for array in arrays[:num_dense]]
         plan = self._plan(dense)
         started = plan.begin_all(dense, sync=sync and not self._sparse)
-        gathered = []
-        for place, number in enumerate(self._sparse):
-            pair = arrays[num_dense + 2 * place : num_dense + 2 * place + 2]
-            gathered.append(submit_arrays(self._gather(number), pair))
+        gathered = self._start_sparse(arrays[num_dense:])
         return _Both(started, gathered, [array.dtype for array in arrays[:num_dense]])
+
+    def _start_sparse(self, arrays: Sequence[Array]) -> list[Any]:
+        """Begin to gather indices and values, two arrays for each sparse gradient."""
+        return [
+            submit_arrays(self._gather(number), arrays[2 * place : 2 * place + 2])
+            for place, number in enumerate(self._sparse)
+        ]
 
     def _gather(self, number: int) -> Call:
         name = f"{self._owner}.sparse.{number}"
@@ -361,10 +416,24 @@ class _Reduction:
         )
 
 
+class _Begun:
+    """The result of having begun something: there at once."""
+
+    def add_done_callback(self, call: Callable[[], Any]) -> None:
+        """Call `call` now."""
+        call()
+
+    def wait(self) -> list[Array]:
+        """Return that it has begun."""
+        return [np.asarray(True)]
+
+
 class _Both:
     """Dense and sparse gradients under way."""
 
     def __init__(self, dense: Started, sparse: Sequence[Any], dtypes: Sequence[Any]) -> None:
+        dense.further += [each.handle for each in sparse]
+        self.add_done_callback = dense.add_done_callback
         self._dense = dense
         self._sparse = sparse
         self._dtypes = dtypes
