@@ -82,6 +82,10 @@ if TYPE_CHECKING:
         broadcast_object_fn,
         broadcast_variables,
     )
+    from blinkrun.tf.joining import (
+        barrier,
+        join,
+    )
     from blinkrun.tf.ops import (
         allgather,
         allreduce,
@@ -109,10 +113,6 @@ if TYPE_CHECKING:
     from blinkrun.tf.tape import (
         DistributedGradientTape,
         PartialDistributedGradientTape,
-    )
-    from blinkrun.tf.joining import (
-        barrier,
-        join,
     )
 
 ELASTIC = "blinkrun.tf.elastic is absent: elastic jobs are a later part of blinkrun"

@@ -8,8 +8,9 @@ so by the engine, and then look for the first difference together.
 from __future__ import annotations
 
 import sys
+import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from blinkrun.buffers import View
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.request import Kind, Member, Request
-from blinkrun.errors import MismatchError, UsageError
+from blinkrun.errors import BlinkrunError, MismatchError, UsageError
 from blinkrun.tf import graph
 from blinkrun.tf.arrays import ALIGNMENT, Array, aligned_empty, array_of
 from blinkrun.tf.ops_names import in_graph, place_of_op
@@ -164,22 +165,44 @@ class _Begun:
         self._results = results
         self._described = described
         self._process_set = process_set
+        self._error: BaseException | None = None
+
+    def add_done_callback(self, call: Callable[[], None]) -> None:
+        """Call `call` when `wait` has nothing to wait for anymore; in any thread."""
+
+        def look() -> None:
+            self._look()
+            call()
+
+        def through(handle: Handle) -> None:
+            if isinstance(handle.error, MismatchError):  # to ask the others, one must wait
+                threading.Thread(target=look, name="blinkrun-tf-look", daemon=True).start()
+            else:
+                call()
+
+        self.handle.add_done_callback(through)
 
     def wait(self) -> list[Array]:
         """Return the values of the root."""
         try:
             self.handle.wait()
-        except MismatchError as err:  # on every rank
-            name = self.handle.name
-            everyone = objects.allgather_object(
-                self._described, f"{name}.differs", self._process_set
-            )
-            found = _difference(self._process_set.ranks, everyone)
-            if found is None:
-                raise
-            raise MismatchError(found, err.calls) from None
+        except MismatchError:
+            self._look()
+            raise (self._error or self.handle.error) from None
         results, self._results = self._results, []
         return results
+
+    def _look(self) -> None:
+        """Find out, with all other ranks, in which variable they differ."""
+        if self._error is not None:
+            return
+        name = f"{self.handle.name}.differs"
+        try:
+            everyone = objects.allgather_object(self._described, name, self._process_set)
+            found = _difference(self._process_set.ranks, everyone)
+            self._error = MismatchError(found, self.handle.error.calls) if found else None
+        except BlinkrunError as err:
+            self._error = err
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +249,7 @@ def _pieces(arrays: Sequence[Array]) -> list[_Piece]:
     offsets: list[int] = []
     filled = 0
     for position, array in enumerate(arrays):
-        if array.nbytes >= _JOINED_BYTES:
+        if array.nbytes >= _JOINED_BYTES or len(arrays) == 1:
             pieces.append(_Piece((position,), (0,), array.nbytes))
             continue
         joined.append(position)
