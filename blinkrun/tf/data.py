@@ -136,7 +136,7 @@ def shard(  # noqa: PLR0913
         raise UsageError("shard: batched is for data sets of batches; arrays have none")
     count = _count(data)
     rows = _rows(count, part, seed if shuffle else None)
-    return _map(lambda array: array[rows], data)
+    return _map(lambda array: _taken(array, rows), data)
 
 
 def _rows(count: int, part: Part, seed: int | None) -> slice | np.ndarray[Any, Any]:
@@ -147,6 +147,13 @@ def _rows(count: int, part: Part, seed: int | None) -> slice | np.ndarray[Any, A
     order = np.arange(count) if seed is None else np.random.default_rng(seed).permutation(count)
     places = np.arange(part.rank, total, part.size)
     return order[places % count] if count else order
+
+
+def _taken(array: Any, rows: slice | np.ndarray[Any, Any]) -> Any:
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and isinstance(array, tf.Tensor) and not isinstance(rows, slice):
+        return tf.gather(array, rows)
+    return array[rows]
 
 
 def _map(change: Callable[[Any], Any], data: Any) -> Any:

@@ -1,13 +1,46 @@
-"""What waits for all other ranks, eagerly and as ops of a graph."""
+"""What waits for all other ranks, eagerly and as ops of a graph.
+
+In a graph these run after the collectives that were added to it before.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from blinkrun.adapter import waiting
-from blinkrun.adapter.process_sets import ProcessSet, global_process_set
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
+from blinkrun.adapter.where import caller
+from blinkrun.engine import engine
+from blinkrun.engine.handle import Handle
+from blinkrun.engine.request import Kind, Request
+from blinkrun.tf import graph
+from blinkrun.tf.graph_runs import OP
 from blinkrun.tf.ops_given import public
+
+_NUMBER = tf.TensorSpec((), tf.int32)
+
+
+class _Barrier(NamedTuple):
+    """A barrier under way."""
+
+    handle: Handle
+
+    def wait(self) -> list[np.ndarray[Any, Any]]:
+        """Return when all have come."""
+        self.handle.wait()
+        return [np.zeros((), np.int32)]
+
+
+class _Join(NamedTuple):
+    """A join: said when it is waited for, in a thread of its own."""
+
+    def wait(self) -> list[np.ndarray[Any, Any]]:
+        """Return the rank that says so last."""
+        return [np.array(waiting.join(), np.int32)]
 
 
 @public
@@ -17,11 +50,15 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
         waiting.barrier(process_set)
         return None
 
-    def wait() -> np.ndarray:
-        waiting.barrier(process_set)
-        return np.int32(0)
+    number, where = number_of(process_set), caller()
 
-    return tf.numpy_function(wait, [], tf.int32, name="barrier").op
+    def start(_: Sequence[Any]) -> _Barrier:
+        running = engine.current()
+        name = running.next_name("barrier", number)
+        request = Request(name, Kind.BARRIER, process_set=number, where=where)
+        return _Barrier(running.submit(request, ()))
+
+    return _in_order(start, "barrier").op
 
 
 @public
@@ -40,6 +77,12 @@ def join() -> tf.Tensor:
     """
     if tf.executing_eagerly():
         return tf.constant(waiting.join(), tf.int32)
-    last = tf.numpy_function(lambda: np.int32(waiting.join()), [], tf.int32, name="join")
-    last.set_shape(())
-    return last
+    return _in_order(lambda _: _Join(), "join")
+
+
+def _in_order(start: Callable[[Sequence[Any]], Any], name: str) -> tf.Tensor:
+    """Return the number that a call gives when all calls before it in the graph are through."""
+    built = tf.compat.v1.get_default_graph()
+    before = [op for op in built.get_operations() if op.type == OP]
+    with tf.control_dependencies(before):
+        return graph.call(start, [], [_NUMBER], name)[0]

@@ -113,7 +113,8 @@ def test_sizes_are_found_when_a_graph_runs(tf_job):
 
 def test_barrier_and_join_wait_when_a_function_runs(tf_job):
     for rank, answer in enumerate(tf_job.of("waiting_in_a_function")):
-        assert answer == [float(tf_job.size), True, "int32", True, rank]
+        total = tf_job.size * (tf_job.size + 1) / 2
+        assert answer == [total, True, "int32", True, rank]
 
 
 def test_rank_and_size_are_numbers_in_a_function(tf_job):

@@ -24,6 +24,8 @@ def modules():
 def test_the_examples_in_docstrings_run(name):
     if name.startswith("blinkrun.torch"):
         pytest.importorskip("torch", reason="needs torch")
+    if name.startswith("blinkrun.tf"):
+        pytest.importorskip("tensorflow", reason="needs tensorflow")
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.attempted > 0
     assert result.failed == 0

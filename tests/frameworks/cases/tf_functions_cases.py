@@ -249,17 +249,18 @@ def sizes_as_ops():
 
 
 def waiting_in_a_function():
-    """They wait when the function runs, not when it is traced."""
+    """They wait when the function runs, after what comes before them."""
     rank, size = blink.rank(), blink.size()
 
     @tf.function
-    def wait():
+    def wait(value):
+        total = blink.allreduce(value, op=blink.Sum)
         blink.barrier()
-        return blink.join()
+        blink.allreduce(value, op=blink.Max, name="unused")
+        return total, blink.join()
 
-    wait.get_concrete_function()  # would hang here, or join, if tracing did it
-    total = blink.allreduce(tf.constant(1.0), op=blink.Sum, name="before the join")
-    last = wait()
+    wait.get_concrete_function(tf.TensorSpec((), tf.float32))  # tracing must not wait
+    total, last = wait(tf.constant(rank + 1.0))
     blink.barrier()
     eager = blink.join()
     return [float(total), 0 <= int(last) < size, last.dtype.name, 0 <= int(eager) < size, rank]
