@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import blinkrun
@@ -57,7 +58,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     ) -> None:
         ending = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(
-            filepath=f"best{ending}" if filepath is None else filepath,
+            filepath=f"best{ending}" if filepath is None else os.fspath(filepath),
             monitor=monitor,
             verbose=verbose,
             save_best_only=True,
@@ -86,7 +87,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 "BestModelCheckpoint has no file to save to; give it filepath='….keras', or set "
                 "its attribute filepath before fit"
             )
-        self.filepath = str(self.filepath)
+        self.filepath = os.fspath(self.filepath)
 
     def _save_model(self, epoch: int, batch: int | None, logs: Any) -> None:
         if not self.process_set.included():

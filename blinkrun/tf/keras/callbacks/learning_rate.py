@@ -194,7 +194,7 @@ def scale_momentum(model: Any, ratio: float) -> None:
     It is the same as a `momentum` that is `ratio` times as high for one step, which Keras has no
     way to set: in a graph it is a constant.
     """
-    for slot in _velocities(inner_optimizer(model.optimizer), model.trainable_variables):
+    for slot in _velocities(inner_optimizer(model.optimizer), model):
         inner = backend.native(slot)
         if hasattr(inner, "detach"):
             inner.data.mul_(ratio)
@@ -202,11 +202,11 @@ def scale_momentum(model: Any, ratio: float) -> None:
             inner.assign(inner * ratio)
 
 
-def _velocities(optimizer: Any, trainable: Any) -> list[Any]:
-    if not isinstance(optimizer, _classes("SGD", "RMSprop")):
+def _velocities(optimizer: Any, model: Any) -> list[Any]:
+    if not model.built or not isinstance(optimizer, _classes("SGD", "RMSprop")):
         return []
     if hasattr(optimizer, "_slots"):  # tf_keras.optimizers.legacy
-        slots = [optimizer._slots.get(each._unique_id, {}) for each in trainable]
+        slots = [optimizer._slots.get(each._unique_id, {}) for each in model.trainable_variables]
         return [each["momentum"] for each in slots if "momentum" in each]
     held = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None)
     return [] if not getattr(optimizer, "momentum", 0) or held is None else list(held)
