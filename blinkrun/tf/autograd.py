@@ -17,8 +17,8 @@ the size). For Min, Max and Product of an allreduce, where Horovod's rule is no 
 gradient is that of the sum of the ranks' losses; of several ranks with the same smallest or largest
 value each gets an equal share.
 
-Calls in the backward pass are named after that of the forward pass, so ranks may differ in the
-order in which they come to them. Second derivatives exist wherever first ones do.
+Calls in the backward pass are named after that of the forward pass, so graphs of ranks may differ in
+the order in which they come to them. Second derivatives exist wherever first ones do.
 """
 
 from __future__ import annotations
@@ -222,8 +222,10 @@ def broadcast(call: Call, tensors: Tensors) -> Tensors:
         def backward(*grads: tf.Tensor) -> Tensors:
             averaging = call.derived("backward", kind=Kind.ALLREDUCE, op=Op.AVERAGE, root=-1)
             averages = allreduce(averaging, list(grads))
-            is_root = blinkrun.rank() == call.root
-            return averages if is_root else [tf.zeros_like(average) for average in averages]
+            if blinkrun.rank() == call.root:
+                return averages
+            with tf.control_dependencies(averages):  # else a graph leaves out the allreduce
+                return [tf.zeros_like(average) for average in averages]
 
         return run(call, inputs), backward
 
