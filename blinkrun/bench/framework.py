@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from blinkrun import log
 from blinkrun.bench import training
 from blinkrun.bench.parser import Parser
-from blinkrun.errors import UsageError
+from blinkrun.errors import LaunchError, UsageError
 
 FLAG = "--framework"
 # The package that a framework is found by, and what installs it.
@@ -150,7 +151,8 @@ def framework_main(argv: Sequence[str], world: Any) -> int:
     """Measure what `argv` asks for; every rank of the job must call it with the same `argv`.
 
     Rank 0 prints to stdout. Returns the exit code: 0, 1 if the ranks' weights were not the same
-    after blinkrun trained them, or 2 if `argv` cannot be carried out.
+    after blinkrun trained them, or 2 if `argv` cannot be carried out. A rank whose worker fails
+    says so and exits with 1.
     """
     try:
         options = parse(argv)
@@ -167,7 +169,11 @@ def framework_main(argv: Sequence[str], world: Any) -> int:
     if options.framework == "tf":
         from blinkrun.bench.tf_training import run  # noqa: PLC0415  (imports TensorFlow)
 
-        return run(options, world)
+        try:
+            return run(options, world)
+        except LaunchError as err:  # of a process beside this rank: the job cannot go on
+            log.say(str(err))
+            sys.exit(1)
     import blinkrun.torch  # noqa: PLC0415  (imports torch)
 
     blinkrun.torch.init()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import socket
 import subprocess
@@ -23,6 +24,9 @@ from blinkrun.errors import LaunchError
 START_S = 150.0
 REPLY_S = 120.0
 _CLOSE_S = 5.0
+_CHATTER = re.compile(
+    r"[IW]\d{4} |WARNING: All log messages before absl"
+)  # TensorFlow's, of no use
 
 
 class Worker:
@@ -120,8 +124,9 @@ class Worker:
 
     def _last_words(self) -> str:
         self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        lines = self._said.read().decode(errors="replace").splitlines()
+        words = [line.strip() for line in lines if line.strip() and not _CHATTER.match(line)]
+        return words[-1] if words else "it said nothing"
 
 
 def clean_environ(environ: Mapping[str, str], **changes: str) -> dict[str, str]:

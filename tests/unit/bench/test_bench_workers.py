@@ -34,8 +34,14 @@ def test_a_worker_answers_one_request_after_another(start):
 
 
 def test_a_worker_that_ends_is_told_with_its_last_words(start):
-    worker = start("import sys; sys.exit('no port is free')")
+    worker = start("import sys; print('I0000 x', file=sys.stderr); sys.exit('no port is free')")
     with pytest.raises(LaunchError, match=r"^bench: the worker ended with exit code 1: no port is"):
+        worker.ask(do="run")
+
+
+def test_chatter_of_tensorflow_is_no_reason(start):
+    worker = start("import sys; sys.stderr.write('W0000 00:00 port.cc] oneDNN is on'); sys.exit(3)")
+    with pytest.raises(LaunchError, match=r"ended with exit code 3: it said nothing$"):
         worker.ask(do="run")
 
 
