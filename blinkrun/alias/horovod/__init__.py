@@ -16,6 +16,8 @@ __all__ = ["__version__", "run", "run_elastic"]
 
 ELASTIC = "elastic training is a later part of blinkrun"
 REASONS = {
+    "tensorflow.gradient_aggregation": "gradients are added up inside of the wrapped optimizer",
+    "tensorflow.gradient_aggregation_eager": "gradients are added up inside of the wrapped optimizer",
     "tensorflow.data": "every rank reads for itself; blinkrun.tf.shard gives it its part",
     "tensorflow.elastic": ELASTIC,
     "tensorflow.keras.elastic": ELASTIC,

@@ -35,11 +35,11 @@ def check_names():
 def check_absences():
     with pytest.raises(ImportError, match=r"horovod.torch.elastic.run is absent .*later part"):
         hvd.elastic.run(print)
-    with pytest.raises(ImportError, match=r"horovod.common.util.gpu_available is absent"):
-        importlib.import_module("horovod.common.util").gpu_available  # noqa: B018
+    with pytest.raises(ImportError, match=r"horovod.common.util.check_extension is absent"):
+        importlib.import_module("horovod.common.util").check_extension  # noqa: B018
     for name, why in (
         ("torch.elastic.state", "elastic"),
-        ("tensorflow.keras", "TensorFlow"),
+        ("_keras.callbacks", "horovod.tensorflow.keras"),
         ("spark", "not by Spark"),
         ("runner.launch", "command blinkrun"),
         ("nothing_known", "no meaning here"),

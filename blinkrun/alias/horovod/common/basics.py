@@ -1,6 +1,8 @@
 """Starting blinkrun as ``hvd.init()`` does, and what Horovod's tests look at of its library."""
 
+import functools
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,20 +11,31 @@ from blinkrun import is_initialized
 from blinkrun.adapter import built, job, operations
 from blinkrun.launcher.horovod import translate
 
-__all__ = ["basics", "init"]
+__all__ = ["basics", "init", "starting"]
 
 _translated: dict[str, str] = {}  # what the last init() has set
 
 
-def init(*args: Any, **options: Any) -> None:
-    """Start blinkrun as ``hvd.init()`` does, with what HOROVOD_* variables say at this moment."""
-    for name, value in _translated.items():
-        if os.environ.get(name) == value:
-            del os.environ[name]
-    _translated.clear()
-    _translated.update(translate(os.environ).settings)
-    os.environ.update(_translated)
-    job.init(*args, **options)
+def starting(start: Callable[..., None]) -> Callable[..., None]:
+    """Return `start`, an ``init`` of blinkrun's, as ``hvd.init()``.
+
+    It does what HOROVOD_* variables say at the moment at which it is called.
+    """
+
+    @functools.wraps(start)
+    def init(*args: Any, **options: Any) -> None:
+        for name, value in _translated.items():
+            if os.environ.get(name) == value:
+                del os.environ[name]
+        _translated.clear()
+        _translated.update(translate(os.environ).settings)
+        os.environ.update(_translated)
+        start(*args, **options)
+
+    return init
+
+
+init = starting(job.init)
 
 
 def _process_sets() -> dict[int, list[int]]:

@@ -6,25 +6,24 @@ It is that of `horovod.tensorflow.keras`, but for the order of some arguments.
 from typing import Any
 
 from blinkrun.adapter.operations import Adasum, Average, Sum
-from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.tf import keras as _keras
-from horovod.common.basics import init
 from horovod.common.names import taken_from
 from horovod.keras import callbacks, elastic
 from horovod.tensorflow import keras as _tf_keras
+from horovod.tensorflow.keras import init
 
 __all__ = [
     "Adasum",
     "DistributedOptimizer",
-    "PartialDistributedOptimizer",
     "allreduce",
     "callbacks",
     "elastic",
     "init",
 ]
 __all__ += _tf_keras.__all__
+__all__ += ["PartialDistributedOptimizer"]
 
-__getattr__ = taken_from(__name__, _keras, _tf_keras.__all__)
+__getattr__ = taken_from(__name__, _keras, __all__)
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's names and order
@@ -54,45 +53,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's names and 
     )
 
 
-def PartialDistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's names and order
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = None,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = Average,
-    groups: Any = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """Return `optimizer` made distributed for all variables but those of `local_layers`.
-
-    Gradients of local layers stay those of this rank, divided by the number of ranks if
-    `scale_local_gradients`.
-    """
-    made = _keras.DistributedOptimizer(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression or _keras.Compression.none,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
-    layers = local_layers if isinstance(local_layers, list | tuple) else [local_layers]
-    for layer in layers if local_layers is not None else []:
-        for variable in layer.trainable_weights:
-            made.register_local_var(variable)
-    return made
-
-
 def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's order
     value: Any,
     name: str | None = None,
@@ -103,14 +63,12 @@ def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's order
     compression: Any = None,
 ) -> Any:
     """Return a value reduced over all ranks, averaged unless something else is said."""
-    if op is None:
-        op, average = (Average if average else Sum), None
     return _keras.allreduce(
         value,
         name=name,
-        average=average,
+        average=None,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        op=op,
+        op=(Average if average else Sum) if op is None else op,
         compression=compression or _keras.Compression.none,
     )

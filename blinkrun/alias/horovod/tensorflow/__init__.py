@@ -4,7 +4,6 @@ Names are looked up in `blinkrun.tf` when they are used: importing this imports 
 """
 
 from blinkrun import tf as _tf
-from horovod.common.basics import init
 from horovod.common.names import taken_from
 from horovod.common.util import gpu_available, split_list
 from horovod.tensorflow import (
@@ -20,6 +19,7 @@ from horovod.tensorflow import (
 from horovod.tensorflow.mpi_ops import (
     check_num_rank_power_of_2,
     handle_average_backwards_compatibility,
+    init,
 )
 from horovod.tensorflow.util import (
     _cache,  # noqa: F401 - its tests look at it

@@ -5,7 +5,7 @@ from typing import Any
 from blinkrun import tf as _tf
 from blinkrun.adapter.operations import op_of
 from horovod.common.basics import basics as _basics  # noqa: F401 - its tests look at it
-from horovod.common.basics import init
+from horovod.common.basics import starting
 from horovod.common.names import taken_from
 from horovod.common.util import gpu_available
 from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
@@ -18,6 +18,7 @@ __all__ = [
 ]
 __all__ += _tf.__all__
 
+init = starting(_tf.init)
 __getattr__ = taken_from(__name__, _tf, _tf.__all__)
 
 

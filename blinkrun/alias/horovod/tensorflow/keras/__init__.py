@@ -1,7 +1,7 @@
 """The interface of `horovod.tensorflow.keras` 0.28.1, on blinkrun."""
 
 from blinkrun.tf import keras as _keras
-from horovod.common.basics import init
+from horovod.common.basics import starting
 from horovod.common.names import taken_from
 from horovod.tensorflow.keras import callbacks, elastic
 
@@ -45,4 +45,5 @@ __all__ = [
     "stop_timeline",
 ]
 
+init = starting(_keras.init)
 __getattr__ = taken_from(__name__, _keras, __all__)
