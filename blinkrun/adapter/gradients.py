@@ -132,7 +132,8 @@ class Gradients:
         self._further = tuple(requests)
         self._current = current
         self._lock = threading.RLock()
-        self._set_up(current())
+        self._made_for: Engine | None = None
+        self._engine()
 
     # ---- reducing --------------------------------------------------------------------------------
 
@@ -175,6 +176,7 @@ class Gradients:
             raise UsageError(
                 f"'{self.owner}' reduces {len(self.gradients)} gradients, got {len(values)}"
             )
+        self._engine()
         chosen = [(bucket, [values[g] for g in bucket.members]) for bucket in self._buckets]
         return self._begin(chosen, order=self._order, sync=sync)
 
@@ -188,6 +190,7 @@ class Gradients:
         values : sequence of arrays or Views
             Its gradients, in the order of ``buckets[bucket]``.
         """
+        self._engine()
         chosen = self._buckets[bucket]
         if len(values) != len(chosen.members):
             raise UsageError(
@@ -335,11 +338,12 @@ class Gradients:
         """Return the engine; everything is made anew if the job was left and joined again."""
         engine = self._current()
         if engine is not self._made_for:
-            self._set_up(engine)
+            with self._lock:
+                if engine is not self._made_for:
+                    self._set_up(engine)
         return engine
 
     def _set_up(self, engine: Engine) -> None:
-        self._made_for = engine
         self._number = number_of(self.process_set)
         members = engine.process_sets()[self._number]
         self._ranks: tuple[Rank, ...] = members if engine.world.rank in members else ()
@@ -366,6 +370,7 @@ class Gradients:
         ] or [self._bucket(engine, names[0], device, (), False)]
         self.buckets = tuple(bucket.members for bucket in self._buckets)
         self._order = [gradient for members in self.buckets for gradient in members]
+        self._made_for = engine
 
     def _arguments(self, direct_bytes: int | None) -> Facts:
         op = "Adasum" if self.op == ADASUM else Op(self.op).name.title()

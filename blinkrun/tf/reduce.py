@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number
 from blinkrun.engine import engine
 from blinkrun.engine.request import ADASUM, Kind
 from blinkrun.errors import InvalidBufferError, NotSupportedError, UsageError
-from blinkrun.tf import graph
+from blinkrun.tf import graph, lending, xla
 from blinkrun.tf.arrays import Array, array_of, tensor_of
 from blinkrun.tf.call import Call, submit_arrays
 from blinkrun.tf.compression import Compression
@@ -39,7 +39,6 @@ Grad = tf.Tensor | tf.IndexedSlices | None
 
 _REALS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(float)}
 _KEPT_PLANS = 64
-_UNUSED = 4  # runs of a graph that may end between the first bucket and the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +171,7 @@ def reduced(
             gradients = [as_dense(each) for each in gradients]
         if how.is_alone() or not gradients:
             return gradients
+        xla.refuse(f"the reduction of gradients ('{how.owner}')")
         return _Reduction(gradients, tuple(names), how, variables).run(gradients)
 
 
@@ -260,6 +260,7 @@ class _Reduction:
                 f"gradient '{names[self._sparse[0]]}' is sparse, which Adasum does not combine; "
                 "give sparse_as_dense=True"
             )
+        self._last: tuple[list[tuple[int, ...]], Gradients] | None = None
         self._groups = _positions(how.groups, self._dense, variables)
         self._owner = how.owner
         if not tf.executing_eagerly():
@@ -300,7 +301,7 @@ class _Reduction:
                 )
 
     def _eagerly(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
-        arrays = self._start([array_of(each) for each in inputs], sync=True).wait()
+        arrays = self._start([array_of(each) for each in inputs]).wait()
         return [tensor_of(a, t.dtype) for a, t in zip(arrays, inputs, strict=True)]
 
     def _in_graph(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -331,10 +332,11 @@ class _Reduction:
         Not before all have begun: so ranks that differ always tell each other.
         """
         num_dense = len(self._dense)
-        under_way: list[deque[Started]] = [deque(maxlen=_UNUSED) for _ in plan.buckets]
+        under_way: dict[int, Started] = {}  # what a run that has failed leaves is replaced
 
         def begin(bucket: int, arrays: Sequence[Array]) -> None:
-            under_way[bucket].append(plan.begin(bucket, [_real(array) for array in arrays]))
+            lending.reclaim()
+            under_way[bucket] = plan.begin(bucket, [_real(array) for array in arrays])
 
         def begin_early(bucket: int) -> graph.Start:
             def begun(arrays: Sequence[Array]) -> _Begun:
@@ -356,31 +358,40 @@ class _Reduction:
 
         def start(arrays: Sequence[Array]) -> _Both:
             begin(last, arrays[: len(chosen)])
-            dense = plan.together([each.popleft() for each in under_way])
+            dense = plan.together([under_way.pop(bucket) for bucket in range(last + 1)])
             gathered = self._start_sparse(arrays[len(chosen) : len(arrays) - len(begun)])
             return _Both(dense, gathered, dtypes)
 
         return graph.call(start, [*chosen, *inputs[num_dense:], *begun], specs, "gradients")
 
-    def _start(self, arrays: Sequence[Array], *, sync: bool = False) -> _Both:
-        """Begin the reduction of arrays; never waits."""
+    def _start(self, arrays: Sequence[Array]) -> _Both:
+        """Begin the reduction of arrays; never waits. Somebody will, at once."""
+        lending.reclaim()  # the results of the last step, which TensorFlow no longer uses
         num_dense = len(self._dense)
         dense = [_real(array) for array in arrays[:num_dense]]
-        plan = self._plan(dense)
-        started = plan.begin_all(dense, sync=sync and not self._sparse)
+        plan = self._plan_again(dense)
+        started = plan.begin_all(dense, sync=True)
         gathered = self._start_sparse(arrays[num_dense:])
         return _Both(started, gathered, [array.dtype for array in arrays[:num_dense]])
 
     def _start_sparse(self, arrays: Sequence[Array]) -> list[Any]:
         """Begin to gather indices and values, two arrays for each sparse gradient."""
         return [
-            submit_arrays(self._gather(number), arrays[2 * place : 2 * place + 2])
+            submit_arrays(self._gather(number), arrays[2 * place : 2 * place + 2], sync=True)
             for place, number in enumerate(self._sparse)
         ]
 
     def _gather(self, number: int) -> Call:
         name = f"{self._owner}.sparse.{number}"
         return Call(Kind.ALLGATHER, name, self._how.process_set, where="gradients", repeats=True)
+
+    def _plan_again(self, arrays: Sequence[Array]) -> Gradients:
+        """Return the plan for arrays, at once if they have the shapes of the last ones."""
+        shapes = [array.shape for array in arrays]
+        last = self._last
+        if last is None or last[0] != shapes:
+            last = self._last = (shapes, self._plan(arrays))
+        return last[1]
 
     def _plan(self, arrays: Sequence[Array]) -> Gradients:
         """Return the plan for arrays of these shapes; the same object for all that are alike."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from blinkrun.errors import NotInitializedError
+
 
 def same_on_all(answers: list[Any]) -> Any:
     assert all(each == answers[0] for each in answers)
@@ -38,11 +40,37 @@ def test_sparse_training_keeps_ranks_alike(tf_job: Any) -> None:
         "tape_in_loops_and_branches",
         "tape_process_sets",
         "tape_jacobians",
+        "tape_results_stay_what_they_are",
         "tape_adasum",
     ],
 )
 def test_a_tape_gives_what_it_should(tf_job: Any, case: str) -> None:
     tf_job.of(case)
+
+
+def test_a_train_step_of_keras_may_use_the_tape(tf_job: Any) -> None:
+    same_on_all(tf_job.of("tape_in_a_train_step_of_keras"))
+
+
+def test_xla_is_refused_in_one_line_but_on_one_rank(tf_job: Any) -> None:
+    for told in tf_job.of("tape_where_xla_compiles"):
+        if tf_job.size == 1:
+            assert told == 4.0
+        else:
+            lines = [line for line in told[2].splitlines() if "set jit_compile=False" in line]
+            assert len(lines) == 1
+            assert "DistributedGradientTape" in lines[0]
+
+
+def test_a_tape_needs_init() -> None:
+    tf = pytest.importorskip("tensorflow", reason="needs tensorflow")
+    import blinkrun.tf as blink
+
+    w = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        loss = w * w
+    with pytest.raises(NotInitializedError, match=r"needs blinkrun\.init"):
+        blink.DistributedGradientTape(tape).gradient(loss, w)
 
 
 def test_layers_of_this_rank_keep_their_gradients(tf_job: Any) -> None:

@@ -384,6 +384,74 @@ def tape_jacobians():
     close([found], [np.diag([2.0, 4.0]) * (blink.rank() + 1)])
 
 
+def tape_results_stay_what_they_are():
+    """Memory of results is used again, but not while anybody looks at it."""
+    w = tf.Variable(tf.ones(50_000))
+
+    def gradient(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w) * factor
+        return blink.DistributedGradientTape(tape).gradient(loss, w)
+
+    for way in (gradient, tf.function(gradient)):
+        kept = [way(tf.constant(float(n))) for n in range(4)]
+        part = way(tf.constant(9.0))[10:20]
+        for n in range(4):
+            way(tf.constant(-1.0 - n))
+        assert all((each.numpy() == n).all() for n, each in enumerate(kept))
+        assert (part.numpy() == 9.0).all()
+
+
+def tape_in_a_train_step_of_keras():
+    class Model(tf.keras.Sequential):
+        def train_step(self, given):
+            x, y = given
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            tape = blink.DistributedGradientTape(tape)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    def train(data, rows):
+        tf.keras.utils.set_random_seed(3)
+        model = Model([tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(1)])
+        model.build((None, 5))
+        model.compile(tf.keras.optimizers.Adam(0.01), "mse")
+        model.fit(data, data[:, :1], batch_size=rows, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    size = blink.size()
+    mine = np.concatenate([batch(blink.rank(), step) for step in range(3)])
+    everyone = np.concatenate([batch(r, step) for step in range(3) for r in range(size)])
+    found = train(mine, ROWS)
+    wanted = train_alone(lambda: train(everyone, ROWS * size))
+    close(found, wanted, 1e-4)
+    return digest(found)
+
+
+def train_alone(run):
+    """Call `run` with tapes that are not wrapped."""
+    wrap = blink.DistributedGradientTape
+    blink.DistributedGradientTape = lambda tape: tape
+    try:
+        return run()
+    finally:
+        blink.DistributedGradientTape = wrap
+
+
+def tape_where_xla_compiles():
+    w = tf.Variable(2.0)
+
+    @tf.function(jit_compile=True)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = w * w
+        return blink.DistributedGradientTape(tape).gradient(loss, w)
+
+    return raised(step) if blink.size() > 1 else float(step())
+
+
 def tape_adasum():
     size = blink.size()
     if size & (size - 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import queue
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,65 @@ def test_a_reduction_that_nobody_waited_for_is_over_before_the_next() -> None:
         return grads.begin(0, [np.ones(3, np.float32)]).wait()[0].tolist()
 
     assert run_engines(2, body) == [[2.0] * 3] * 2
+
+
+def test_a_callback_comes_once_when_all_is_through() -> None:
+    known = gradients_of([(3,), (4,)])
+
+    def body(engine: Engine) -> Any:
+        grads = make(engine, known, op=Op.SUM, bucket_bytes=1)
+        for _ in range(3):
+            calls: queue.Queue[int] = queue.Queue()
+            started = grads.begin_all(values_of(known, 0))
+            started.add_done_callback(lambda calls=calls: calls.put(1))  # type: ignore[misc]
+            calls.get(timeout=10)
+            assert started.done()
+            started.wait()
+            assert calls.empty()
+        return True
+
+    assert all(run_engines(2, body))
+
+
+def test_a_callback_comes_when_the_difference_is_known() -> None:
+    def body(engine: Engine) -> Any:
+        known = gradients_of([(3,), (4,)] if engine.world.rank else [(3,), (4,), (5,)])
+        calls: queue.Queue[int] = queue.Queue()
+        started = make(engine, known, bucket_bytes=1).begin_all(values_of(known, 0))
+        started.add_done_callback(lambda: calls.put(1))
+        calls.get(timeout=10)
+        with pytest.raises(MismatchError, match="only rank 0 has 'w2'"):
+            started.wait()
+        return calls.empty()
+
+    assert all(run_engines(2, body))
+
+
+def test_buckets_that_were_begun_one_by_one_are_waited_for_together() -> None:
+    known = gradients_of([(16,)] * 3)
+
+    def body(engine: Engine) -> Any:
+        grads = make(engine, known, op=Op.SUM, bucket_bytes=64)
+        values = values_of(known, engine.world.rank)
+        begun = [grads.begin(b, [values[g] for g in m]) for b, m in enumerate(grads.buckets)]
+        return grads.together(begun).wait()
+
+    wanted = [sum(pair) for pair in zip(values_of(known, 0), values_of(known, 1), strict=True)]
+    for results in run_engines(2, body):
+        assert all((a == b).all() for a, b in zip(results, wanted, strict=True))
+
+
+def test_a_job_that_is_joined_again_has_new_buckets() -> None:
+    known = gradients_of([(3,)])
+    engines: dict[int, Engine] = {}
+    kept: dict[int, Gradients] = {}
+
+    def body(engine: Engine) -> Any:
+        rank = engine.world.rank
+        engines[rank] = engine
+        if rank not in kept:
+            kept[rank] = Gradients(known, owner="again", op=Op.SUM, current=lambda: engines[rank])
+        return kept[rank].reduce([np.ones(3, np.float32)])[0].tolist()
+
+    assert run_engines(2, body) == [[2.0] * 3] * 2
+    assert run_engines(3, body) == [[3.0] * 3] * 3
