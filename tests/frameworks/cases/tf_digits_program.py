@@ -1,0 +1,29 @@
+"""The example as a module, so that its losses can be compared."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from support.places import ROOT
+
+
+def example():
+    path = Path(ROOT) / "examples" / "tf_tape_digits.py"
+    spec = importlib.util.spec_from_file_location("tf_tape_digits", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tf_tape_digits"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def losses(joined_batch, joined_lr, epochs):
+    """The losses of all epochs with batches and a rate that do not depend on the ranks."""
+    import blinkrun.tf as blink
+
+    digits = example()
+    blink.init()
+    size = blink.size()
+    args = digits.parse_args([f"--epochs={epochs}", f"--batch={joined_batch // size}"])
+    args.lr = joined_lr / size
+    losses, accuracy, _ = digits.train(args)
+    return {"losses": losses, "accuracy": accuracy}
