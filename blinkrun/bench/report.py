@@ -123,7 +123,8 @@ def tf_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
         " others have their turn. Efficiency is the rate over that of one process alone times the"
         " ranks. Communication is that of rank 0: by the timeline, the time in which a gradient was"
         " negotiated or travelled; by difference, what the step takes longer than the same one on"
-        " all ranks with nothing reduced; waited, what a thread of the script waited.",
+        " all ranks with nothing reduced; busy, the time in which the engine"
+        " carried out requests, without the wait for other ranks.",
         "",
         "## Goals",
         "",

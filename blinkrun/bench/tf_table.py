@@ -49,10 +49,10 @@ def _rate_lines(result: Mapping[str, Any]) -> list[str]:
 def _share_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
     if not shares:
         return []
-    columns = f"{'step, ms':>9} {'unreduced':>10} {'timeline':>9} {'difference':>11} {'waited':>7}"
+    columns = f"{'step, ms':>9} {'unreduced':>10} {'timeline':>9} {'difference':>11} {'busy':>7}"
     found = [f"# {'communication, % of a step':<28} {columns}"]
     for name, share in shares.items():
-        percents = {key: 100 * share[key] for key in ("timeline", "difference", "waited")}
+        percents = {key: 100 * share[key] for key in ("timeline", "difference", "busy")}
         found.append(
             f"  {name:<28} {share['step_ms']:9.2f} {share['plain_step_ms']:10.2f} "
             f"{percents['timeline']:9.1f} {percents['difference']:11.1f} {percents['waited']:7.1f}"

@@ -139,14 +139,14 @@ class Session:
         from blinkrun.bench.tf_ways import Fit, Task  # noqa: PLC0415  (imports TensorFlow)
         from blinkrun.tf.keras import DistributedOptimizer  # noqa: PLC0415
 
-        more: Any = {"wrap": DistributedOptimizer, "probe": waited_ns} if ours else {}
+        more: Any = {"wrap": DistributedOptimizer, "probe": busy_ns} if ours else {}
         return Fit(self._keras, Task(model, self._options.batch, self._world.rank), **more)
 
     def _loop(self, model: str, *, ours: bool) -> Any:
         from blinkrun.bench.tf_ways import Loop, Task  # noqa: PLC0415  (imports TensorFlow)
         from blinkrun.tf import DistributedGradientTape  # noqa: PLC0415
 
-        more: Any = {"wrap": DistributedGradientTape, "probe": waited_ns} if ours else {}
+        more: Any = {"wrap": DistributedGradientTape, "probe": busy_ns} if ours else {}
         return Loop(self._keras, Task(model, self._options.batch, self._world.rank), **more)
 
     def _beside(self, model: str, plain: Mapping[str, Any]) -> list[Turn]:
@@ -198,11 +198,11 @@ class Session:
         return found
 
 
-def waited_ns() -> int:
-    """Return the nanoseconds in which a thread of this rank has waited for the engine so far."""
+def busy_ns() -> int:
+    """Return the nanoseconds in which the engine of this rank has carried out requests so far."""
     from blinkrun import engine  # noqa: PLC0415
 
-    return engine.current().stats.waited_ns
+    return engine.current().stats.busy_ns
 
 
 def observe(way: Any, path: Path, steps: int) -> Observed:
@@ -220,8 +220,8 @@ def observe(way: Any, path: Path, steps: int) -> Observed:
     if blink.rank() == 0:
         timeline_us = covered(read_spans(path), (start.epoch_us, stop.epoch_us))
         path.unlink()
-    waited_s = (stop.probed - start.probed) / 1e9
-    return Observed(seconds / steps, timeline_us / 1e6 / seconds, waited_s / seconds)
+    busy_s = (stop.probed - start.probed) / 1e9
+    return Observed(seconds / steps, timeline_us / 1e6 / seconds, busy_s / seconds)
 
 
 def efficiency(

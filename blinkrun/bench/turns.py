@@ -80,7 +80,7 @@ class Observed:
 
     step_s: float
     timeline: float
-    waited: float
+    busy: float
 
 
 def shares(
@@ -106,7 +106,7 @@ def shares(
     -------
     dict
         ``step_ms``, ``plain_step_ms``, and as parts of a step ``timeline``, in which a tensor was
-        negotiated or travelled; ``waited``, in which a thread of the script waited for the engine;
+        negotiated or travelled; ``busy``, in which the engine carried out requests;
         ``difference``, by which a step is longer than one of `plain`.
     """
     steps = block_length(plain, control, block_s)
@@ -120,7 +120,7 @@ def shares(
         "step_ms": lambda pair: 1e3 * pair[1].step_s,
         "plain_step_ms": lambda pair: 1e3 * pair[0],
         "timeline": lambda pair: pair[1].timeline,
-        "waited": lambda pair: pair[1].waited,
+        "busy": lambda pair: pair[1].busy,
         "difference": lambda pair: by_difference(pair[1].step_s, pair[0]),
     }
     return {name: statistics.median(map(take, found)) for name, take in middle.items()}

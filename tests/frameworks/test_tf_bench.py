@@ -34,7 +34,7 @@ def test_all_ways_of_tensorflow_take_turns_and_ranks_agree(run_ranks, tmp_path):
     assert set(model["efficiency"]) == {*model["agree"], TF_WAYS["apart"]} - {OURS["tape"]}
     for share in model["share"].values():
         assert 0 < share["timeline"] < 1
-        assert 0 <= share["waited"] < 1
+        assert 0 <= share["busy"] < 1
     memory = model["memory"]
     assert 0 < memory["plain_rest_bytes"] < memory["plain_peak_bytes"] < memory["peak_bytes"]
     assert memory["mwms_peak_bytes"] > 0

@@ -107,7 +107,7 @@ RESULT = {
             "plain_step_ms": 32.0,
             "timeline": 0.1,
             "difference": 0.0986,
-            "waited": 0.08,
+            "busy": 0.08,
         }
     },
     "memory": {
@@ -128,7 +128,7 @@ def test_the_table_has_rates_shares_and_memory():
     assert " ".join(ours.split()) == "blinkrun, Keras fit 1800 1700 1900 1.00x 90 % yes"
     assert " ".join(mwms.split()[-5:]) == "950 2.00x 45 % NO"
     assert alone.split()[-1] == "1.80x"
-    assert columns.split()[-4:] == ["unreduced", "timeline", "difference", "waited"]
+    assert columns.split()[-4:] == ["unreduced", "timeline", "difference", "busy"]
     assert share.split()[-5:] == ["35.50", "32.00", "10.0", "9.9", "8.0"]
     assert memory == (
         "# peak memory of a rank, fit, MB: 640, 600 without blinkrun, 700 with"

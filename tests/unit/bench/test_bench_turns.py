@@ -123,7 +123,7 @@ def test_shares_are_medians_of_what_rank_0_saw():
         "step_ms": 20.0,
         "plain_step_ms": pytest.approx(15.0),
         "timeline": 0.3,
-        "waited": 0.15,
+        "busy": 0.15,
         "difference": pytest.approx(0.25),
     }
 
