@@ -17,8 +17,8 @@ the size). For Min, Max and Product of an allreduce, where Horovod's rule is no 
 gradient is that of the sum of the ranks' losses; of several ranks with the same smallest or largest
 value each gets an equal share.
 
-Calls in the backward pass are named after that of the forward pass, so graphs of ranks may differ in
-the order in which they come to them. Second derivatives exist wherever first ones do.
+Calls in the backward pass are named after that of the forward pass, so graphs of ranks may differ
+in the order in which they come to them. Second derivatives exist wherever first ones do.
 """
 
 from __future__ import annotations
