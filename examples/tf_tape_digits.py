@@ -84,7 +84,7 @@ def accuracy(model, data):
 
 
 def train(args):
-    """Train and return the loss of every epoch, the test accuracy and the images a second."""
+    """Train and return the model, its loss in every epoch, its accuracy and the images a second."""
     keras.utils.set_random_seed(args.seed + blink.rank())  # ranks start apart
     train_data, test_data = load_data(args.seed)
     batches = blink.shard(
@@ -101,7 +101,7 @@ def train(args):
         losses.append(float(blink.allreduce(mean, name="loss")))
         say(f"epoch {epoch + 1:2d}: loss {losses[-1]:.4f}")
     speed = args.epochs * len(train_data[0]) / (time.perf_counter() - start)
-    return losses, accuracy(model, test_data), speed
+    return model, losses, accuracy(model, test_data), speed
 
 
 def say(line):
@@ -113,7 +113,7 @@ def main(argv=None):
     args = parse_args(argv)
     blink.init()
     say(blinkrun.world().describe())
-    losses, test_accuracy, speed = train(args)
+    _, losses, test_accuracy, speed = train(args)
     say(f"{speed:.0f} images/s on {blink.size()} rank{'s'[: blink.size() > 1]}")
     say(f"test accuracy: {test_accuracy:.2f}")
     blink.shutdown()

@@ -27,7 +27,7 @@ def trained(tmp_path_factory, plan_cache):
     }
 
 
-def test_all_ranks_of_a_loop_report_the_same(trained):
+def test_all_ranks_of_a_loop_end_with_the_same_weights(trained):
     for reports in trained.values():
         assert all(report == reports[0] for report in reports)
 
