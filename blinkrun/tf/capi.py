@@ -7,11 +7,9 @@ they stay the same from version to version: nothing is compiled and no C++ is re
 from __future__ import annotations
 
 import ctypes
-import math
 import os
-from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
-from functools import cache
+from collections.abc import Callable
+from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ import tensorflow as tf
 
 from blinkrun.errors import InternalError
 from blinkrun.executors import native
-from blinkrun.tf.lending import GIVE_BACK, lend
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[[int, int, int], None]
@@ -36,11 +33,15 @@ def _library_path() -> str:
 _library = ctypes.PyDLL(_library_path())  # what returns at once keeps the interpreter's lock
 
 
-def _function(name: str, result: Any, *arguments: Any) -> Any:
+def _found(name: str) -> Any:
     try:
-        function = getattr(_library, name)
+        return getattr(_library, name)
     except AttributeError:
         raise InternalError(f"TensorFlow {tf.__version__} has no {name}") from None
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = _found(name)
     function.restype = result
     function.argtypes = arguments
     return function
@@ -68,21 +69,15 @@ _string_attribute = _function(
 _fail_making = _function("TF_OpKernelConstruction_Failure", None, c_void_p, c_void_p)
 
 _step = _function("TF_StepId", c_int64, c_void_p)
-_get_input = _function("TF_GetInput", None, c_void_p, c_int, POINTER(c_void_p), c_void_p)
-_set_output = _function("TF_SetOutput", None, c_void_p, c_int, c_void_p, c_void_p)
 _fail = _function("TF_OpKernelContext_Failure", None, c_void_p, c_void_p)
-
-_new_tensor = _function(
-    "TF_NewTensor", c_void_p, c_int, c_void_p, c_int, c_void_p, c_size_t, c_void_p, c_void_p
-)
-_delete_tensor = _function("TF_DeleteTensor", None, c_void_p)
-_tensor_data = _function("TF_TensorData", c_void_p, c_void_p)
-_num_dims = _function("TF_NumDims", c_int, c_void_p)
-_dim = _function("TF_Dim", c_int64, c_void_p, c_int)
 
 _MAKE = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _COMPUTE = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 _for_ever: list[Any] = []  # what C code has the addresses of
+
+native.set_kernel_functions(
+    [ctypes.cast(_found(name), c_void_p).value or 0 for name in native.KERNEL_FUNCTIONS]
+)
 
 
 class _Status:
@@ -101,8 +96,8 @@ class _Status:
             text = (_status_text(self.pointer) or b"").decode(errors="replace")
             raise InternalError(f"TensorFlow says: {text}")
 
-    def __del__(self) -> None:
-        _delete_status(self.pointer)
+    def __del__(self, delete: Any = _delete_status) -> None:
+        delete(self.pointer)
 
 
 def register(op: str, make: Callable[[str], int], compute: Compute) -> None:
@@ -163,67 +158,25 @@ def step_of(context: int) -> int:
     return int(_step(context))
 
 
-class _Input:
-    """Memory of a tensor, as numpy takes it up; kept while it is referred to."""
-
-    __slots__ = ("__array_interface__", "_tensor")
-
-    def __init__(self, tensor: int, typestr: str) -> None:
-        self._tensor = tensor
-        shape = tuple([_dim(tensor, each) for each in range(_num_dims(tensor))])
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": typestr,
-            "data": (_tensor_data(tensor), True),
-        }
-
-    def __del__(self) -> None:
-        _delete_tensor(self._tensor)
-
-
-def inputs_of(context: int, dtypes: Sequence[np.dtype[Any]]) -> list[Array]:
+def inputs_of(context: int, dtypes: list[np.dtype[Any]]) -> list[Array]:
     """Return the inputs as read-only views, which stay valid while they are referred to."""
-    status = _Status()
-    pointer = c_void_p()
-    arrays = []
-    for number, dtype in enumerate(dtypes):
-        _get_input(context, number, ctypes.byref(pointer), status.pointer)
-        status.check()
-        typestr = _typestr(dtype)
-        tensor = _Input(pointer.value or 0, typestr)
-        shape = tensor.__array_interface__["shape"]
-        if not math.prod(shape):  # it may have no address
-            arrays.append(np.empty(shape, dtype))
-        elif typestr == dtype.str:
-            arrays.append(np.asarray(tensor))
-        else:
-            arrays.append(np.asarray(tensor).view(dtype))
-    return arrays
+    return native.kernel_inputs(context, dtypes)
 
 
-@cache
-def _typestr(dtype: np.dtype[Any]) -> str:
-    """Return the type as numpy exchanges it; bytes of that size where numpy knows it not."""
-    return dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"
-
-
-def set_outputs(context: int, arrays: Sequence[Array], types: Sequence[int]) -> None:
+def set_outputs(context: int, arrays: list[Array], types: list[int]) -> None:
     """Give the results. TensorFlow uses the arrays' memory where it starts at a multiple of 64.
 
-    They must not be written to anymore.
+    They must not be written to anymore, and are kept until it no longer does; see `reclaim`.
     """
-    status = _Status()
-    for number, (array, kind) in enumerate(zip(arrays, types, strict=True)):
-        whole = np.ascontiguousarray(array).reshape(array.shape)
-        dims = (c_int64 * whole.ndim)(*whole.shape)
-        address = whole.__array_interface__["data"][0]
-        tensor = _new_tensor(kind, dims, whole.ndim, address, whole.nbytes, GIVE_BACK, lend(whole))
-        try:
-            _set_output(context, number, tensor, status.pointer)
-            status.check()
-        finally:
-            _delete_tensor(tensor)
+    native.kernel_results(context, arrays, types)
+
+
+def reclaim() -> int:
+    """Let go of results that TensorFlow no longer uses; return how many it still does.
+
+    Each `set_outputs` does so as well.
+    """
+    return native.reclaim()
 
 
 def fail(context: int, code: int, text: str) -> None:

@@ -13,13 +13,17 @@ from typing import Any
 import tensorflow as tf
 
 from blinkrun.errors import UsageError
-from blinkrun.tf import xla
+from blinkrun.tf import threads, xla
+from blinkrun.tf.errors import translated
 from blinkrun.tf.graph_runs import OP, Site, Start, Started
 
 __all__ = ["Start", "Started", "call"]
 
+threads.pin_device()  # `init` may have come before TensorFlow was imported
+
 
 @tf.autograph.experimental.do_not_convert
+@translated()
 def call(
     start: Start, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], name: str
 ) -> list[tf.Tensor]:

@@ -85,7 +85,7 @@ class Site:
 
     def checked(self, results: Sequence[Array]) -> list[Array]:
         """Return the results, if they are what was promised."""
-        arrays = [np.asarray(each) for each in results]
+        arrays = [np.asarray(each, order="C") for each in results]
         if len(arrays) != len(self._outputs):
             raise InternalError(
                 f"{self.name} gives {len(arrays)} results instead of {len(self._outputs)}"

@@ -14,7 +14,7 @@ import time
 
 from blinkrun.engine import engine
 from blinkrun.errors import BlinkrunError
-from blinkrun.tf import lending
+from blinkrun.tf import capi
 
 RECLAIM_FIRST_S = 0.1  # how long the thread is idle before it looks for memory to let go,
 RECLAIM_MOST_S = 10.0  # and how long at most between two looks
@@ -64,7 +64,7 @@ class Waiter:
         with self._changed:
             while self._is_idle():
                 if not self._changed.wait(pause_s) and pause_s is not None:
-                    left = lending.reclaim()
+                    left = capi.reclaim()
                     pause_s = min(2 * pause_s, RECLAIM_MOST_S) if left else None
 
 
