@@ -215,7 +215,7 @@ def _explain(
     say(f"MPI: {mpi}")
     say(f"command: {shlex.join(command)}")
     say(f"environment: {' '.join(sorted(environ))}")
-    share = next(iter(threads.values()), None)
+    share = threads.get("OMP_NUM_THREADS")
     said = f"{share} (cores / ranks)" if share else "as OMP_NUM_THREADS says"
     say(f"threads per rank: {said}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 THREADS = "OMP_NUM_THREADS"
+TENSORFLOWS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # it knows no other
 
 
 def threads_per_rank(cores: int, local_ranks: int) -> int:
@@ -19,13 +20,12 @@ def threads_per_rank(cores: int, local_ranks: int) -> int:
 
 
 def thread_environ(cores: int, local_ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that give each rank its share of threads; none if the user has set it.
+    """Return the variables that give each rank its share of threads, but for those that are set.
 
     Without this every rank starts a thread per core, and N ranks fight over each core N-fold.
 
-    >>> thread_environ(8, 2, {}), thread_environ(8, 2, {"OMP_NUM_THREADS": "8"})
-    ({'OMP_NUM_THREADS': '4'}, {})
+    >>> thread_environ(8, 2, {"TF_NUM_INTEROP_THREADS": "8"})
+    {'OMP_NUM_THREADS': '4', 'TF_NUM_INTRAOP_THREADS': '4'}
     """
-    if environ.get(THREADS):
-        return {}
-    return {THREADS: str(threads_per_rank(cores, local_ranks))}
+    share = str(threads_per_rank(cores, local_ranks))
+    return {name: share for name in (THREADS, *TENSORFLOWS) if not environ.get(name)}

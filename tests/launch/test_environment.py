@@ -43,9 +43,11 @@ def test_a_value_that_cannot_be_used_is_not_repeated() -> None:
 
 def test_threads() -> None:
     assert [threads_per_rank(8, ranks) for ranks in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
-    assert thread_environ(8, 2, {}) == {"OMP_NUM_THREADS": "4"}
-    assert thread_environ(8, 2, {"OMP_NUM_THREADS": ""}) == {"OMP_NUM_THREADS": "4"}
-    assert thread_environ(8, 2, {"OMP_NUM_THREADS": "1"}) == {}
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    assert thread_environ(8, 2, {}) == dict.fromkeys(names, "4")
+    assert thread_environ(8, 2, {"OMP_NUM_THREADS": ""}) == dict.fromkeys(names, "4")
+    assert thread_environ(8, 2, {"OMP_NUM_THREADS": "1"}) == dict.fromkeys(names[1:], "4")
+    assert thread_environ(8, 2, dict.fromkeys(names, "1")) == {}
     for cores, ranks in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="need at least 1 of each"):
             threads_per_rank(cores, ranks)
