@@ -66,8 +66,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
         `Sum` if it is a sum.
     backward_passes_per_step : int, default 1
         Calls of `apply` whose gradients are added up here before they are reduced and applied.
-        Each counts as an iteration. Keras' own ``gradient_accumulation_steps`` does the same, and
-        its gradients are reduced once, too.
+        Together they are one iteration; of tf_keras optimizers each is one, as under Horovod.
+        Keras' own ``gradient_accumulation_steps`` does the same, and its gradients are reduced
+        once, too.
     average_aggregated_gradients : bool, default False
         Whether the sum over these passes is divided by their number.
     num_groups : int

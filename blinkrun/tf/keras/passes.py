@@ -12,7 +12,8 @@ from keras import ops
 class Passes:
     """Sums of the gradients of the passes since the last step.
 
-    They lie in variables that no optimizer tracks, so that what is saved has none of them.
+    They lie in variables that no optimizer tracks, so that what is saved has none of them. Steps
+    are iterations, passes are not: moving averages and schedules go as on the joined batches.
 
     Parameters
     ----------
@@ -38,7 +39,8 @@ class Passes:
     ) -> None:
         """Add gradients to the sums; with those of the last pass, call `step` with the sums."""
         if not optimizer.built:  # not in a branch of the graph
-            optimizer.build(list(variables))
+            with keras.name_scope(optimizer.name):
+                optimizer.build(list(variables))
             optimizer.built = True
         if self.counter is None:
             self.counter = _variable((), "int32", "passes")
@@ -59,7 +61,6 @@ class Passes:
             for each, total in zip(held, sums, strict=True):
                 each.assign(total)
             self.counter.assign_add(1)
-            _count(optimizer)
 
         ops.cond(ops.equal(self.counter, self.per_step - 1), last, early)
 
@@ -77,10 +78,3 @@ def _variable(shape: Any, dtype: str, name: str) -> Any:
     return keras.Variable(
         initializer="zeros", shape=tuple(shape), dtype=dtype, trainable=False, name=name
     )
-
-
-def _count(optimizer: Any) -> None:
-    """Count a pass as the iteration that a step would be."""
-    while getattr(optimizer, "inner_optimizer", None) is not None:
-        optimizer = optimizer.inner_optimizer
-    optimizer._iterations.assign_add(1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from blinkrun.errors import UsageError
 from blinkrun.tf.keras.wrapped import DistributedMixin, is_distributed
 
 _is_done = False
@@ -36,12 +37,24 @@ def _reducing_first(own: Any) -> Any:
     @functools.wraps(own)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         inner = self.inner_optimizer
-        if isinstance(self, DistributedMixin) or not isinstance(inner, DistributedMixin):
+        if isinstance(self, DistributedMixin):
+            return own(self, grads, trainable_variables)
+        if not isinstance(inner, DistributedMixin):
+            _refuse_parts(inner)
             return own(self, grads, trainable_variables)
         own_apply = functools.partial(own, self)
         return inner._blink.apply(self, own_apply, grads, trainable_variables)
 
     return apply
+
+
+def _refuse_parts(optimizer: Any) -> None:
+    """Raise if parts of a MultiOptimizer reduce, which would come after the check of all."""
+    if any(isinstance(each, DistributedMixin) for each in getattr(optimizer, "optimizers", ())):
+        raise UsageError(
+            "a LossScaleOptimizer is around a MultiOptimizer whose parts are wrapped by "
+            "DistributedOptimizer; wrap the MultiOptimizer instead"
+        )
 
 
 def _without_xla(own: Any) -> Any:

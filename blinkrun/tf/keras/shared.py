@@ -84,13 +84,23 @@ class Sharing:
         known = self._known.get(key)
         if known is None:
             places = [i for i, each in enumerate(variables) if not self._is_local(each)]
-            names = comparable(names_of([variables[i] for i in places]))
+            paths = names_of([variables[i] for i in places])
+            names = comparable(tuple(_layer_and_name(each) for each in paths))
             known = self._known[key] = _Known(places, names, variables)
         return known
 
     def _is_local(self, variable: Any) -> bool:
         inner = backend.native(variable)
         return any(each is inner for each in self._local)
+
+
+def _layer_and_name(path: str) -> str:
+    """Return the end of a path: what comes before it is not there in a model that was loaded.
+
+    >>> _layer_and_name("sequential/dense/kernel")
+    'dense/kernel'
+    """
+    return "/".join(path.split("/")[-2:])
 
 
 def _reducer_of_backend() -> Any:

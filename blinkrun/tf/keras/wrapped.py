@@ -228,7 +228,8 @@ def known_variables(optimizer: Any, grads: Sequence[Any], variables: Any) -> lis
                 raise UsageError(
                     f"variable '{getattr(each, 'path', each.name)}' is not among the "
                     f"{len(indices)} that this {own_class(optimizer).__name__} was built for: it "
-                    "was created later; make a new optimizer, wrap it and compile the model again"
+                    "was created later, or is of another model; make and wrap a new optimizer, and "
+                    "compile the model with it"
                 )
     return known
 
