@@ -37,7 +37,6 @@ from blinkrun.adapter.built import (
 from blinkrun.adapter.job import (
     cross_rank,
     cross_size,
-    init,
     is_homogeneous,
     local_rank,
     local_size,
@@ -65,6 +64,9 @@ from blinkrun.adapter.where import pass_over
 from blinkrun.tf import versions
 from blinkrun.tf.data import (
     shard,
+)
+from blinkrun.tf.job import (
+    init,
 )
 
 if TYPE_CHECKING:
