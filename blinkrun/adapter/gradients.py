@@ -10,19 +10,26 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from blinkrun.adapter.bucket_sizes import choose_bucket_bytes, choose_direct_bytes
 from blinkrun.adapter.gradient_plan import Agreement, Facts, Gradient, first_difference, kinds
+from blinkrun.adapter.gradient_steps import (
+    Bucket,
+    Started,
+    Step,
+    Value,
+    as_array,
+    is_finite,
+)
 from blinkrun.adapter.leases import Array, Loan, Pool
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
-from blinkrun.buffers import View, numpy_dtype, view
+from blinkrun.buffers import View, view
 from blinkrun.engine import engine as engines
 from blinkrun.engine import objects
-from blinkrun.engine.arithmetic import array_at
 from blinkrun.engine.bucket import GradientSpec, plan_buckets
 from blinkrun.engine.engine import Engine
 from blinkrun.engine.handle import Handle, Part
@@ -38,20 +45,8 @@ from blinkrun.types import DType, Op, Rank
 
 __all__ = ["Gradient", "Gradients", "Started"]
 
-Value = View | Array
-
 # The last request of each name, by process set: whoever uses it next lets that one end first.
 _under_way: WeakKeyDictionary[Engine, dict[tuple[int, str], Handle]] = WeakKeyDictionary()
-
-
-class _Bucket(NamedTuple):
-    """One request of a step: the gradients that lie in it, and where its memory comes from."""
-
-    name: str
-    members: tuple[int, ...]
-    is_direct: bool
-    request: Request
-    pool: Pool
 
 
 class Gradients:
@@ -206,13 +201,15 @@ class Gradients:
         """
         if self.is_alone:
             given = [array for each in started for array in each.wait()]
-            return Started(self, [], self._order, given)
+            return Started(self._explained, [], self._order, given)
         steps = [step for each in started for step in each.take_steps()]
-        return Started(self, steps, [g for step in steps for g in step.bucket.members], [])
+        return Started(
+            self._explained, steps, [g for step in steps for g in step.bucket.members], []
+        )
 
     def _begin(
         self,
-        chosen: Sequence[tuple[_Bucket, Sequence[Value]]],
+        chosen: Sequence[tuple[Bucket, Sequence[Value]]],
         *,
         order: Sequence[int],
         sync: bool,
@@ -220,7 +217,9 @@ class Gradients:
         with self._lock:
             engine = self._engine()
             if self.is_alone:
-                return Started(self, [], order, [as_array(v) for _, vs in chosen for v in vs])
+                return Started(
+                    self._explained, [], order, [as_array(v) for _, vs in chosen for v in vs]
+                )
             keeps_values = engine.settings.check_nan  # to say which it was
             calls: list[tuple[Request, list[Part]]] = []
             loans: list[Loan] = []
@@ -232,17 +231,17 @@ class Gradients:
             steps = []
             for (bucket, values), loan, handle in zip(chosen, loans, handles, strict=True):
                 self._under_way[self._number, bucket.name] = handle
-                steps.append(_Step(bucket, loan, handle, values if keeps_values else ()))
-        return Started(self, steps, order, [])
+                steps.append(Step(bucket, loan, handle, values if keeps_values else ()))
+        return Started(self._explained, steps, order, [])
 
-    def _let_end(self, bucket: _Bucket) -> None:
+    def _let_end(self, bucket: Bucket) -> None:
         """Wait for the last reduction of a bucket, whose result nobody has waited for."""
         before = self._under_way.pop((self._number, bucket.name), None)
         if before is not None and not before.done():
             with contextlib.suppress(BlinkrunError):  # it is for whoever holds it to tell
                 before.wait()
 
-    def _part(self, bucket: _Bucket, values: Sequence[Value], loan: Loan) -> Part:
+    def _part(self, bucket: Bucket, values: Sequence[Value], loan: Loan) -> Part:
         """Return what is reduced to where, having copied what is not read in place."""
         for number, value, piece in zip(bucket.members, values, loan.block.pieces, strict=True):
             if isinstance(value, View):
@@ -270,14 +269,14 @@ class Gradients:
 
     # ---- where ranks differ ----------------------------------------------------------------------
 
-    def explained(self, bucket: _Bucket, err: Exception, values: Sequence[Value]) -> Exception:
+    def _explained(self, bucket: Bucket, err: Exception, values: Sequence[Value]) -> Exception:
         """Return the first error of a step as one about gradients.
 
         Every rank of the set that has got the error calls this, once.
 
         Parameters
         ----------
-        bucket : _Bucket
+        bucket : Bucket
             Whose error it is.
         values : sequence of arrays or Views
             What this rank has given, as far as it is known.
@@ -290,13 +289,13 @@ class Gradients:
         return err
 
     def _traced(
-        self, bucket: _Bucket, err: NonFiniteError, values: Sequence[Value]
+        self, bucket: Bucket, err: NonFiniteError, values: Sequence[Value]
     ) -> NonFiniteError:
         """Return an error about a bucket as one about a gradient."""
         engine, found = self._engine(), []
         if engine.world.rank == err.rank:
             pairs = zip(bucket.members, values, strict=True)
-            found = [self.gradients[g].name for g, value in pairs if not _is_finite(value)]
+            found = [self.gradients[g].name for g, value in pairs if not is_finite(value)]
         everyone = objects.allgather_object(engine, found, self._number, f"{bucket.name}.blame")
         names = [name for each in everyone for name in each]
         if not names:
@@ -385,7 +384,7 @@ class Gradients:
 
     def _bucket(
         self, engine: Engine, name: str, device: str, slots: Sequence[Any], is_direct: bool
-    ) -> _Bucket:
+    ) -> Bucket:
         dtype = self.gradients[slots[0].gradient].dtype if slots else DType.FLOAT32
         count = slots[-1].start + slots[-1].num_elements if slots else 0
         request = Request(
@@ -400,136 +399,7 @@ class Gradients:
         number = self._number
         pieces = [(s.start * dtype.itemsize, self.gradients[s.gradient].shape) for s in slots]
         pool = Pool(dtype, count, pieces, lambda size: engine.empty_bytes(size, number))
-        return _Bucket(name, tuple(s.gradient for s in slots), is_direct, request, pool)
-
-
-class _Step(NamedTuple):
-    """The reduction of a bucket under way; `values` are what it was given, for messages."""
-
-    bucket: _Bucket
-    loan: Loan
-    handle: Handle
-    values: Sequence[Value]
-
-
-class Started:
-    """Reductions of gradients under way.
-
-    Attributes
-    ----------
-    further : list of Handle
-        Requests that belong to the same step and must be through as well.
-    """
-
-    def __init__(
-        self,
-        gradients: Gradients,
-        steps: Sequence[_Step],
-        order: Sequence[int],
-        given: list[Array],
-    ) -> None:
-        self.further: list[Handle] = []
-        self._gradients = gradients
-        self._steps = steps
-        self._order = order
-        self._given = given
-        self._error: Exception | None = None
-
-    def done(self) -> bool:
-        """Whether all are through, with or without success; never blocks."""
-        return all(handle.done() for handle in self._handles())
-
-    def take_steps(self) -> list[_Step]:
-        """Return what is under way, for another to wait for; this one is empty then."""
-        steps, self._steps = list(self._steps), ()
-        return steps
-
-    def add_done_callback(self, call: Callable[[], Any]) -> None:
-        """Call `call` once, in any thread, when `wait` no longer blocks; now if that is so."""
-        _Watch(self, self._handles(), call)
-
-    def wait(self) -> list[Array]:
-        """Return the results when all are through; once.
-
-        Raises
-        ------
-        CollectiveError
-            What went wrong first.
-        """
-        self.settle()
-        steps, self._steps = self._steps, ()
-        if self._error is not None:
-            raise self._error
-        results, self._given = self._given, []
-        for step in steps:
-            results += step.bucket.pool.arrays(step.loan)
-        if isinstance(self._order, range):
-            return results
-        placed: list[Any] = [None] * len(results)
-        for place, result in zip(self._order, results, strict=True):
-            placed[place] = result
-        return placed
-
-    def settle(self) -> None:
-        """Wait until all are through; what went wrong first is explained as soon as it is known."""
-        for bucket, _, handle, values in self._steps:
-            try:
-                handle.wait()
-            except Exception as err:
-                if self._error is None:  # others may wait until it is explained
-                    self._error = self._gradients.explained(bucket, err, values)
-        for handle in self.further:
-            try:
-                handle.wait()
-            except Exception as err:
-                self._error = self._error or err
-
-    def _handles(self) -> list[Handle]:
-        return [*[step.handle for step in self._steps], *self.further]
-
-
-class _Watch:
-    """Calls when handles are done; explains what went wrong before, in a thread of its own.
-
-    To explain is to ask other ranks, which callbacks of the engine must not wait for.
-    """
-
-    def __init__(
-        self, started: Started, handles: Sequence[Handle], call: Callable[[], Any]
-    ) -> None:
-        self._started = started
-        self._call = call
-        self._lock = threading.Lock()
-        self._missing = len(handles)
-        self._is_over = not handles
-        if not handles:
-            call()
-        for handle in handles:
-            handle.add_done_callback(self._done)
-
-    def _done(self, handle: Handle) -> None:
-        with self._lock:
-            self._missing -= 1
-            if self._is_over or (handle.error is None and self._missing):
-                return
-            self._is_over = True
-        if handle.error is None:
-            self._call()
-        else:
-            threading.Thread(target=self._explain, name="blinkrun-explain", daemon=True).start()
-
-    def _explain(self) -> None:
-        self._started.settle()
-        self._call()
-
-
-def as_array(value: Value) -> Array:
-    """Return a value as an array that shares its memory."""
-    if not isinstance(value, View):
-        return value
-    if value.count == 0:
-        return np.empty(value.shape, numpy_dtype(value.dtype))
-    return array_at(value.pointer, value.count, value.dtype, value).reshape(value.shape)
+        return Bucket(name, tuple(s.gradient for s in slots), is_direct, request, pool)
 
 
 def _count(shape: Sequence[int]) -> int:
@@ -539,11 +409,3 @@ def _count(shape: Sequence[int]) -> int:
             raise InvalidBufferError(f"a gradient has shape {tuple(shape)}, need known lengths")
         count *= length
     return count
-
-
-def _is_finite(value: Value) -> bool:
-    dtype = value.dtype if isinstance(value, View) else view(np.ascontiguousarray(value), "").dtype
-    if not dtype.is_float:
-        return True
-    with np.errstate(invalid="ignore"):
-        return bool(np.isfinite(as_array(value).astype(np.float64)).all())

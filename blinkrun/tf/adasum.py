@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.tf.aggregation import local_variable, ops_of
-from blinkrun.tf.reduce import How, reduced
+from blinkrun.tf.how import How
+from blinkrun.tf.reduce import reduced
 from blinkrun.tf.variable_names import names_of
 
 

@@ -17,7 +17,8 @@ from blinkrun.errors import UsageError
 from blinkrun.tf.adasum import AdasumMixin, Window
 from blinkrun.tf.aggregation import Aggregation, checked_passes
 from blinkrun.tf.compression import Compression
-from blinkrun.tf.reduce import How, identity, reduced_but_local
+from blinkrun.tf.how import How, identity
+from blinkrun.tf.reduce import reduced_but_local
 from blinkrun.tf.tape import groups_of
 from blinkrun.tf.variable_names import names_of
 from blinkrun.types import Op

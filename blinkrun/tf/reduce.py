@@ -6,130 +6,35 @@ a bucket at a time as backward makes them. Sparse ones travel as indices and val
 
 from __future__ import annotations
 
-import itertools
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from blinkrun import env
-from blinkrun.adapter.bucket_sizes import choose_bucket_bytes
+from blinkrun import env, log
 from blinkrun.adapter.gradients import Gradient, Gradients, Started
-from blinkrun.adapter.overlap import Overlap, choose_overlap
-from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.engine import engine
 from blinkrun.engine.request import ADASUM, Kind
-from blinkrun.errors import InvalidBufferError, NotSupportedError, UsageError
-from blinkrun.tf import graph, lending, xla
+from blinkrun.errors import InvalidBufferError, NotSupportedError
+from blinkrun.executors import native
+from blinkrun.tf import graph, xla
 from blinkrun.tf.arrays import Array, array_of, tensor_of
 from blinkrun.tf.call import Call, submit_arrays
-from blinkrun.tf.compression import Compression
 from blinkrun.tf.dtypes import DTYPES
 from blinkrun.tf.errors import translated
+from blinkrun.tf.how import How, identity, overlap, positions
 from blinkrun.tf.ops_names import in_graph
 from blinkrun.tf.variable_names import comparable
-from blinkrun.tf.variables import plain
 from blinkrun.types import Op
 
 Grad = tf.Tensor | tf.IndexedSlices | None
 
 _REALS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(float)}
 _KEPT_PLANS = 64
-
-
-@dataclass(frozen=True, eq=False)
-class How:
-    """How gradients are reduced; the same on all ranks.
-
-    Attributes
-    ----------
-    owner : str
-        What the names of the requests begin with: the same on all ranks, and given to nothing else
-        that is reduced at the same time. Reductions of one graph are numbered.
-    op : int
-        `Average`, `Sum` or `Adasum`.
-    compression : compressor
-        Converts what travels.
-    sparse_as_dense : bool
-        Whether `tf.IndexedSlices` become dense first.
-    gradient_predivide_factor : float
-        By what gradients are divided before they are added up instead of after; with `Average`.
-    process_set : ProcessSet
-        Whose gradients they are. A rank outside of it keeps its own.
-    bucket_bytes : int or None
-        Largest bucket; None asks the environment.
-    groups : int, sequence of sequences of variables, or None
-        Gradients that are reduced together: so many groups, or those of these variables.
-    scale_local_gradients : bool
-        Whether gradients that are not reduced are divided by the number of ranks.
-
-    Raises
-    ------
-    UsageError
-        If an argument is none of those. A ValueError.
-    """
-
-    owner: str
-    op: int = Op.AVERAGE
-    compression: Any = Compression.none
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    process_set: ProcessSet = field(default=global_process_set)
-    bucket_bytes: int | None = None
-    groups: Any = None
-    scale_local_gradients: bool = True
-
-    def __post_init__(self) -> None:
-        if self.op not in (Op.AVERAGE, Op.SUM, ADASUM) or isinstance(self.op, bool):
-            raise UsageError(f"op is {self.op!r}; gradients are reduced by Average, Sum or Adasum")
-        factor = self.gradient_predivide_factor
-        if factor != 1.0 and self.op != Op.AVERAGE:
-            raise UsageError("gradient_predivide_factor goes with op=Average only")
-        if not factor > 0:
-            raise UsageError(f"gradient_predivide_factor is {factor}, need above 0")
-        if not isinstance(self.process_set, ProcessSet):
-            number_of(self.process_set)
-        choose_bucket_bytes(self.bucket_bytes)
-        _check_groups(self.groups)
-        if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
-            raise UsageError(
-                f"compression is {self.compression!r}; give Compression.none, .fp16, .bf16 or a "
-                "class with compress and decompress"
-            )
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """Factors before and after the reduction."""
-        return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells reductions apart whose gradients and groups are alike."""
-        return (
-            self.op,
-            self.compression,
-            bool(self.sparse_as_dense),
-            self.scales,
-            self.process_set,
-            self.bucket_bytes,
-        )
-
-    def is_alone(self) -> bool:
-        """Whether there is nobody to reduce with: one rank, or this one is not in the set.
-
-        Raises
-        ------
-        NotInitializedError
-            Before ``init()``.
-        ProcessSetError
-            If the process set is not registered.
-        """
-        ranks = engine.current().ranks(number_of(self.process_set))
-        return len(ranks) < 2 or engine.current().world.rank not in ranks
 
 
 @tf.autograph.experimental.do_not_convert
@@ -208,11 +113,6 @@ def reduced_but_local(
     return results
 
 
-def identity(variable: Any) -> int:
-    """Return what tells variables apart, whether given as Keras' or as TensorFlow's."""
-    return id(plain(variable))
-
-
 def as_dense(gradient: Grad) -> Grad:
     """Return a gradient as a tensor; None stays None."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
@@ -226,19 +126,6 @@ def divided(gradient: Grad, divisor: int) -> Grad:
         values = gradient.values / tf.cast(divisor, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient / tf.cast(divisor, gradient.dtype)
-
-
-def overlap() -> Overlap:
-    """Return whether buckets are reduced while backward runs: BLINKRUN_OVERLAP, or what fits."""
-    world = engine.current().world
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or world.cores
-    return choose_overlap(
-        env.choice(env.OVERLAP, ("auto", "on", "off"), "auto"),
-        cores=world.cores,
-        local_size=world.local_size,
-        cross_size=world.cross_size,
-        threads=threads,
-    )
 
 
 class _Reduction:
@@ -261,7 +148,7 @@ class _Reduction:
                 "give sparse_as_dense=True"
             )
         self._last: tuple[list[tuple[int, ...]], Gradients] | None = None
-        self._groups = _positions(how.groups, self._dense, variables)
+        self._groups = positions(how.groups, self._dense, variables)
         self._owner = how.owner
         if not tf.executing_eagerly():
             self._owner = in_graph(how.owner, "", is_whole=True)
@@ -335,7 +222,7 @@ class _Reduction:
         under_way: dict[int, Started] = {}  # what a run that has failed leaves is replaced
 
         def begin(bucket: int, arrays: Sequence[Array]) -> None:
-            lending.reclaim()
+            native.reclaim()
             under_way[bucket] = plan.begin(bucket, [_real(array) for array in arrays])
 
         def begin_early(bucket: int) -> graph.Start:
@@ -366,7 +253,7 @@ class _Reduction:
 
     def _start(self, arrays: Sequence[Array]) -> _Both:
         """Begin the reduction of arrays; never waits. Somebody will, at once."""
-        lending.reclaim()  # the results of the last step, which TensorFlow no longer uses
+        native.reclaim()  # the results of the last step, which TensorFlow no longer uses
         num_dense = len(self._dense)
         dense = [_real(array) for array in arrays[:num_dense]]
         plan = self._plan_again(dense)
@@ -410,7 +297,7 @@ class _Reduction:
     def _make(self, gradients: Sequence[Gradient], facts: Sequence[tuple[str, str]]) -> Gradients:
         how = self._how
         compression = getattr(how.compression, "__name__", type(how.compression).__name__)
-        return Gradients(
+        plan = Gradients(
             gradients,
             owner=self._owner,
             process_set=how.process_set,
@@ -425,6 +312,22 @@ class _Reduction:
             ],
             requests=[self._gather(number).name or "" for number in self._sparse],
         )
+        if engine.current().world.rank == 0 and env.is_on(env.VERBOSE):
+            _say(plan, len(self._sparse))
+        return plan
+
+
+def _say(plan: Gradients, num_sparse: int) -> None:
+    """Say how gradients travel."""
+    choice = overlap()
+    num_bytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in plan.gradients)
+    plural = "" if len(plan.buckets) == 1 else "s"
+    sparse = f" and {num_sparse} sparse ones" if num_sparse else ""
+    log.say(
+        f"gradients of '{plan.owner}': {num_bytes / 1e6:.1f} MB in {len(plan.buckets)} "
+        f"bucket{plural}{sparse}, overlap {'on' if choice.on else 'off'} ({choice.reason})",
+        rank=0,
+    )
 
 
 class _Begun:
@@ -502,38 +405,3 @@ def _real(array: Array) -> Array:
     if real is None:
         return array
     return np.ascontiguousarray(array).reshape(-1).view(real).reshape(*array.shape, 2)
-
-
-def _check_groups(groups: Any) -> None:
-    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
-        return
-    if isinstance(groups, list | tuple) and all(
-        isinstance(group, list | tuple) for group in groups
-    ):
-        every = [identity(variable) for group in groups for variable in group]
-        if len(set(every)) == len(every):
-            return
-        raise UsageError("groups have a variable twice")
-    raise UsageError(f"groups is {groups!r}; give a number above 0 or a list of lists of variables")
-
-
-def _positions(
-    groups: Any, dense: Sequence[int], variables: Sequence[Any] | None
-) -> tuple[tuple[int, ...], ...]:
-    """Return groups as positions among the dense gradients."""
-    if not groups or not dense:
-        return ()
-    if isinstance(groups, int):
-        count = min(groups, len(dense))
-        bounds = [len(dense) * k // count for k in range(count + 1)]
-        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(bounds))
-    if variables is None:
-        raise UsageError("groups of variables need the variables of the gradients")
-    place = {identity(variables[number]): position for position, number in enumerate(dense)}
-    found = ([place.get(identity(variable)) for variable in group] for group in groups)
-    return tuple(tuple(p for p in group if p is not None) for group in found)
-
-
-def all_identities(variables: Iterable[Any]) -> set[int]:
-    """Return `identity` of each."""
-    return {identity(variable) for variable in variables}

@@ -12,7 +12,8 @@ import tensorflow as tf
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.errors import UsageError
 from blinkrun.tf.compression import Compression
-from blinkrun.tf.reduce import How, identity, reduced_but_local
+from blinkrun.tf.how import How, identity
+from blinkrun.tf.reduce import reduced_but_local
 from blinkrun.tf.variable_names import names_of
 from blinkrun.types import Op
 
