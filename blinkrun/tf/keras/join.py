@@ -33,6 +33,10 @@ class Epoch:
         self._is_open = True
         self._num_batches = 0
 
+    def forget(self) -> None:
+        """Be outside of an epoch: one that was begun has failed."""
+        self._is_open = False
+
     def count(self) -> None:
         """Say that a batch begins."""
         self._num_batches += 1
@@ -55,7 +59,7 @@ class Epoch:
         self._is_open = False
         engine.current().join(number_of(self._process_set), where=caller())
         steps = (_iterations(model), self._num_batches)
-        everyone = allgather_object(steps, process_set=self._process_set)
+        everyone = allgather_object(steps, "keras.steps taken", self._process_set)
         if len(set(everyone)) > 1:
             root = self._process_set.ranks[everyone.index(max(everyone))]
             state = state_of(model, without)

@@ -109,7 +109,7 @@ def check_alike(state: State, process_set: ProcessSet) -> bool:
     MismatchError
         If weights or optimizers differ in number, shape or dtype; on every rank.
     """
-    everyone = allgather_object(state.specs(), process_set=process_set)
+    everyone = allgather_object(state.specs(), "keras.state", process_set)
     ranks = process_set.ranks
     for kind, what in (("weights", "model"), ("optimizers", "optimizer")):
         first = everyone[0][kind]

@@ -105,7 +105,12 @@ def rates_that_cannot_be_set():
 
     def begin(**arguments):  # a generator has no number of batches
         callback = LearningRateWarmupCallback(0.1, **arguments)
-        return listed([callback], make_model(), steps=None).on_train_begin
+        return lambda: begun(listed([callback], make_model(), steps=None))
+
+    def begun(callbacks):
+        callbacks.on_train_begin()
+        callbacks.on_epoch_begin(0)
+        callbacks.on_train_batch_begin(0)
 
     return {
         "schedule": raised(

@@ -12,7 +12,7 @@ from typing import Any
 
 import blinkrun
 from blinkrun.adapter.operations import Max
-from blinkrun.adapter.process_sets import ProcessSet, global_process_set
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.tf.keras import backend
 from blinkrun.tf.keras.state import keras
 
@@ -42,8 +42,9 @@ class Callback(keras.callbacks.Callback):
 
     def is_alone(self) -> bool:
         """Whether there is nobody to share with: one rank, or a set that has not this one."""
-        ranks = self.process_set.ranks or [0]
-        return len(ranks) < 2 or not self.process_set.included()
+        blinkrun.world()  # says so if there is none
+        number_of(self.process_set)
+        return len(self.process_set.ranks) < 2 or not self.process_set.included()
 
 
 def arrange(callback: Any, model: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blinkrun.adapter.objects import allgather_object
-from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set, number_of
+from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set
 from blinkrun.errors import MismatchError, UsageError
 from blinkrun.tf.keras import state as states
 from blinkrun.tf.keras.callbacks.base import FIRST, Callback
@@ -40,9 +40,13 @@ class JoinCallback(Callback):
         self.process_set = process_set
         self._epoch = Epoch(process_set)
 
+    def set_model(self, model: Any) -> None:
+        """Take the model, and put the callbacks of the list in order."""
+        super().set_model(model)
+        self._epoch.forget()
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin to count."""
-        number_of(self.process_set)
         if not self.is_alone():
             self._epoch.begin()
 
@@ -124,6 +128,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._kept.append(var)
         self._local |= states.identities([var])
 
+    def set_model(self, model: Any) -> None:
+        """Take the model, and put the callbacks of the list in order."""
+        super().set_model(model)
+        self._epoch.forget()
+
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin anew."""
         checked_root(self.root_rank, self.process_set)
@@ -190,12 +199,14 @@ def _agree_to_begin(callback: BroadcastGlobalVariablesCallback, epoch: int) -> b
     checkpoints = [each for each in callback.companions if isinstance(each, BestModelCheckpoint)]
     mine = {
         "epoch": epoch,
-        "callbacks": [type(each).__name__ for each in callback.companions if each.is_collective],
+        "callbacks": [
+            type(each).__name__ for each in callback.companions if each not in checkpoints
+        ],
         "config": states.build_config(model) if built else None,
         "built": built,
         "checkpoints": len(checkpoints),
     }
-    everyone = allgather_object(mine, process_set=process_set)
+    everyone = allgather_object(mine, "keras.begin", process_set)
     for what, advice in (
         ("epoch", "give fit the same initial_epoch on every rank"),
         ("callbacks", "give fit the same callbacks of blinkrun on every rank"),
@@ -213,7 +224,7 @@ def _agree_to_begin(callback: BroadcastGlobalVariablesCallback, epoch: int) -> b
         configs = [each["config"] for each in everyone if each["config"]]
         if not built and configs:
             model.build_from_config(configs[0])
-        have = allgather_object(states.is_built(model), process_set=process_set)
+        have = allgather_object(states.is_built(model), "keras.built", process_set)
         if not all(have):
             lacking = [rank for rank, has in zip(ranks, have, strict=True) if not has]
             raise MismatchError(

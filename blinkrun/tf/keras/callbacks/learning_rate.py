@@ -44,7 +44,8 @@ class LearningRateScheduleCallback(Callback):
     ------
     UsageError
         If `initial_lr` is missing; when training begins, if the optimizer has a
-        LearningRateSchedule of its own, or `steps_per_epoch` is needed and not known.
+        LearningRateSchedule of its own; at the first batch, if `steps_per_epoch` is needed and not
+        known on any rank.
 
     References
     ----------
@@ -79,10 +80,9 @@ class LearningRateScheduleCallback(Callback):
         self._given_steps = steps_per_epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Check the optimizer, and agree on the number of batches."""
+        """Check the optimizer."""
         _refuse_schedule(self.model.optimizer, type(self).__name__)
-        if not self.staircase:
-            self.steps_per_epoch = self._agreed_steps()
+        self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note which epoch it is."""
@@ -94,6 +94,8 @@ class LearningRateScheduleCallback(Callback):
         if self.current_epoch < self.start_epoch or ended:
             return
         if not self.staircase:
+            if self.steps_per_epoch is None:  # the first batch that needs it, on all ranks
+                self.steps_per_epoch = self._agreed_steps()
             self._adjust(self.current_epoch + batch / self.steps_per_epoch)
         elif batch == 0:
             self._adjust(self.current_epoch)
@@ -113,7 +115,7 @@ class LearningRateScheduleCallback(Callback):
     def _agreed_steps(self) -> int:
         steps = self._given_steps or (self.params or {}).get("steps") or 0
         if not self.is_alone():
-            steps = max(allgather_object(steps, process_set=self.process_set))
+            steps = max(allgather_object(steps, "keras.steps", self.process_set))
         if not steps:
             raise UsageError(
                 f"{type(self).__name__} changes the rate at each batch and cannot tell how many an "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from blinkrun.adapter.objects import allgather_object
-from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
+from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.errors import MismatchError
 from blinkrun.tf.keras.callbacks.base import SECOND, Callback
 
@@ -43,10 +43,9 @@ class MetricAverageCallback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replace the numbers in `logs`; blocks until every rank is here."""
-        number_of(self.process_set)
         if not self.is_alone():
             logs = {} if logs is None else logs
-            everyone = allgather_object(_numbers(logs), process_set=self.process_set)
+            everyone = allgather_object(_numbers(logs), "keras.metrics", self.process_set)
             logs.update(averages(everyone, self.process_set.ranks))
 
 
