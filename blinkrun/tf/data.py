@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import blinkrun
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.errors import UsageError
 
@@ -104,6 +105,8 @@ def shard(  # noqa: PLR0913
 
     Raises
     ------
+    NotInitializedError
+        Before `init`.
     UsageError
         If `data` is none of the above, arrays differ in length, or a data set that is shuffled
         without a seed, or gives elements in no fixed order, would be another one on each rank.
@@ -124,7 +127,8 @@ def shard(  # noqa: PLR0913
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
         raise UsageError(f"shard: batch_size is {batch_size!r}; need a number from 1")
     number_of(process_set)  # says so if it has none
-    part = Part(process_set.rank() or 0, process_set.size() or 1, even, batch_size)
+    blinkrun.world()  # says so before init
+    part = Part(process_set.rank(), process_set.size(), even, batch_size)
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(data, tf.data.Dataset):
         from blinkrun.tf import dataset  # noqa: PLC0415 - it imports TensorFlow

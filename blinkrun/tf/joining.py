@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from blinkrun.adapter import waiting
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
-from blinkrun.adapter.where import caller
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Handle
 from blinkrun.engine.request import Kind, Request
 from blinkrun.tf import graph
 from blinkrun.tf.graph_runs import OP
 from blinkrun.tf.ops_given import public
+from blinkrun.tf.ops_names import place_of_op
 
 _NUMBER = tf.TensorSpec((), tf.int32)
 
@@ -50,15 +50,18 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
         waiting.barrier(process_set)
         return None
 
-    number, where = number_of(process_set), caller()
+    number = number_of(process_set)
+    where: list[str] = []  # known when the op is there
 
     def start(_: Sequence[Any]) -> _Barrier:
         running = engine.current()
         name = running.next_name("barrier", number)
-        request = Request(name, Kind.BARRIER, process_set=number, where=where)
+        request = Request(name, Kind.BARRIER, process_set=number, where=where[0])
         return _Barrier(running.submit(request, ()))
 
-    return _in_order(start, "barrier").op
+    op = _in_order(start, "barrier").op
+    where.append(place_of_op(op))
+    return op
 
 
 @public

@@ -1,6 +1,7 @@
 """The place of this process as ops, whose values are found when a graph runs, not when it is made.
 
-So a graph can be made on one job and run in another. In eager code they are plain tensors.
+So a graph can be made on one job and run in another. In eager code they are plain tensors, in what
+XLA compiles the values of the time of tracing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import blinkrun
 from blinkrun.adapter import job
 from blinkrun.engine import engine
 from blinkrun.errors import ProcessSetError
+from blinkrun.tf import xla
 from blinkrun.tf.ops_given import public
 
 NOT_INITIALIZED = -1
@@ -81,7 +83,7 @@ def _included(number: int) -> int:
 
 
 def _op(find: Callable[[], int], name: str | None, kind: str) -> tf.Tensor:
-    if tf.executing_eagerly():
+    if tf.executing_eagerly() or xla.is_compiled_here():
         return tf.constant(find(), tf.int32)
     value = tf.numpy_function(lambda: np.int32(find()), [], tf.int32, name=name or kind)
     value.set_shape(())

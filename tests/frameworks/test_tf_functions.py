@@ -79,6 +79,13 @@ def test_what_cannot_be_broadcast_is_refused_in_one_line(tf_job, place, kind, wo
         assert "\n" not in text
 
 
+def test_xla_is_told_what_to_set(tf_job):
+    for found in tf_job.of("variables_refused"):
+        for names, line, _ in found[5:] if tf_job.size > 1 else found[6:]:
+            assert "UsageError" in names
+            assert "jit_compile=False" in line
+
+
 def test_all_variables_take_one_message(tf_job):
     want = 0 if tf_job.size == 1 else 1
     assert tf_job.of("variables_take_one_request") == [want] * tf_job.size
@@ -104,7 +111,8 @@ def test_objects_need_no_session(tf_job):
 def test_sizes_are_found_when_a_graph_runs(tf_job):
     size = tf_job.size
     for rank, answer in enumerate(tf_job.of("sizes_as_ops")):
-        eager, dtypes, during, after, in_session, unknown = answer
+        eager, dtypes, during, after, in_session, compiled, unknown = answer
+        assert compiled == rank + size
         assert eager == after == in_session == [size, rank, size, rank, 1, -2]
         assert dtypes == ["int32"]
         assert during[-1] == (int(rank == 0) if size > 1 else -2)

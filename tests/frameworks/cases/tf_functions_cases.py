@@ -173,12 +173,15 @@ def variables_that_differ():
 
 def variables_refused():
     text = tf.Variable("words", name="text")
+    made = tf.Variable(1.0)
     return [
         refused(lambda: blink.broadcast_variables([tf.constant(1.0)], 0)),
         refused(lambda: blink.broadcast_variables([text], 0)),
         refused(lambda: blink.broadcast_variables(tf.Variable(1.0), 0)),
         refused(lambda: blink.broadcast_variables([tf.Variable(1.0)], blink.size())),
         refused(lambda: blink.broadcast_global_variables(0)),
+        refused(tf.function(lambda: blink.broadcast_variables([made], 0), jit_compile=True)),
+        refused(tf.function(blink.barrier, jit_compile=True)),
     ]
 
 
@@ -244,8 +247,9 @@ def sizes_as_ops():
     after = [int(each) for each in traced()]
     with tf.Graph().as_default(), V1.Session() as session:
         in_session = [int(each) for each in session.run(sizes(1000))]
+    compiled = tf.function(lambda: blink.rank_op() + blink.size_op(), jit_compile=True)
     unknown = refused(lambda: blink.size_op(1000))
-    return [eager, dtypes, during, after, in_session, unknown[1]]
+    return [eager, dtypes, during, after, in_session, int(compiled()), unknown[1]]
 
 
 def waiting_in_a_function():
