@@ -125,7 +125,7 @@ IGNORED: dict[str, str] = {
     "HOROVOD_BATCH_D2D_MEMCOPIES": _NO_GPU,
     "HOROVOD_ENABLE_ASYNC_COMPLETION": _NO_GPU,
     "HOROVOD_DISABLE_NVTX_RANGES": _NO_GPU,
-    "HOROVOD_ENABLE_XLA_OPS": "TensorFlow is not part of this version",
+    "HOROVOD_ENABLE_XLA_OPS": "XLA compiles no collectives here; set jit_compile=False",
     "HOROVOD_ELASTIC": _LATER,
     "HOROVOD_ELASTIC_TIMEOUT": _LATER,
     "HOROVOD_START_TIMEOUT": "give blinkrun --start-timeout S",

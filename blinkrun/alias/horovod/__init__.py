@@ -15,9 +15,10 @@ from horovod.version import __version__
 __all__ = ["__version__", "run", "run_elastic"]
 
 ELASTIC = "elastic training is a later part of blinkrun"
+AGGREGATION = "gradients are added up inside of the wrapped optimizer"
 REASONS = {
-    "tensorflow.gradient_aggregation": "gradients are added up inside of the wrapped optimizer",
-    "tensorflow.gradient_aggregation_eager": "gradients are added up inside of the wrapped optimizer",
+    "tensorflow.gradient_aggregation": AGGREGATION,
+    "tensorflow.gradient_aggregation_eager": AGGREGATION,
     "tensorflow.data": "every rank reads for itself; blinkrun.tf.shard gives it its part",
     "tensorflow.elastic": ELASTIC,
     "tensorflow.keras.elastic": ELASTIC,

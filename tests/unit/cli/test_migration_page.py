@@ -11,7 +11,15 @@ from blinkrun.launcher.horovod import IGNORED, RENAMED, SETTINGS
 from blinkrun.launcher.options import OF_SEVERAL_HOSTS, OPTION_NAMES
 
 PAGE = (ROOT / "docs" / "migrate-from-horovod.md").read_text()
-NAMES = (TESTS / "data/horovod/torch_names.txt").read_text().split()
+DATA = TESTS / "data/horovod"
+TORCH = "Names of `horovod.torch`"
+TENSORFLOW = "Names of `horovod.tensorflow`"
+KERAS = "Names of `horovod.tensorflow.keras` and `horovod.keras`"
+FILES = {
+    TORCH: ["torch"],
+    TENSORFLOW: ["tensorflow"],
+    KERAS: ["tensorflow_keras", "keras"],
+}
 OPTIONS = (TESTS / "data/horovod/horovodrun_options.txt").read_text().split()
 STATUSES = {"same", "better", "renamed", "absent"}
 
@@ -30,19 +38,32 @@ def table(title: str) -> dict[str, str]:
     return found
 
 
-def test_every_name_of_horovod_is_in_the_table() -> None:
-    assert sorted(table("Names of `horovod.torch`")) == sorted(NAMES)
+@pytest.mark.parametrize("title", FILES)
+def test_every_name_of_horovod_is_in_the_table(title: str) -> None:
+    names = {
+        name for file in FILES[title] for name in (DATA / f"{file}_names.txt").read_text().split()
+    }
+    assert sorted(table(title)) == sorted(names)
 
 
-def test_what_is_called_the_same_exists() -> None:
-    torch = pytest.importorskip("blinkrun.torch", reason="needs torch", exc_type=ImportError)
-    rows = table("Names of `horovod.torch`")
-    here = [name for name, status in rows.items() if status in ("same", "better")]
-    assert len(here) > 60
-    assert not [name for name in here if not hasattr(torch, name)]
-    assert not [name for name in here if name not in torch.__all__]
+@pytest.mark.parametrize(
+    ("title", "module", "elsewhere"),
+    [
+        (TORCH, "blinkrun.torch", set()),
+        (TENSORFLOW, "blinkrun.tf", set()),
+        (KERAS, "blinkrun.tf.keras", {"Adasum"}),
+    ],
+)
+def test_what_is_called_the_same_exists(title: str, module: str, elsewhere: set[str]) -> None:
+    ours = pytest.importorskip(module, reason=f"needs {module}", exc_type=ImportError)
+    rows = table(title)
+    here = [n for n, status in rows.items() if status in ("same", "better") and n not in elsewhere]
+    assert len(here) > 35
+    assert not [name for name in here if name not in ours.__all__]
+    if module == "blinkrun.torch":  # the others look names up in a framework that takes seconds
+        assert not [name for name in here if not hasattr(ours, name)]
     absent = [name for name, status in rows.items() if status == "absent"]
-    assert not [name for name in absent if hasattr(torch, name)]
+    assert not [name for name in absent if name in ours.__all__]
 
 
 def test_every_option_of_horovodrun_is_in_the_table_and_answered_as_it_says() -> None:
