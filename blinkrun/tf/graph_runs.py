@@ -77,7 +77,9 @@ class Site:
         self.name = name
         self.dtypes = [_numpy_dtype(each.dtype, name) for each in inputs]
         self.types = [spec.dtype.as_datatype_enum for spec in outputs]
-        self._outputs = [(_numpy_dtype(spec.dtype, name), spec.shape) for spec in outputs]
+        self._outputs = [
+            (_numpy_dtype(spec.dtype, name), spec.shape, _whole(spec.shape)) for spec in outputs
+        ]
         with _lock:
             number = next(_numbers)
             _sites[number] = self
@@ -90,12 +92,17 @@ class Site:
             raise InternalError(
                 f"{self.name} gives {len(arrays)} results instead of {len(self._outputs)}"
             )
-        for array, (dtype, shape) in zip(arrays, self._outputs, strict=True):
-            if array.dtype != dtype or not shape.is_compatible_with(array.shape):
+        for array, (dtype, shape, whole) in zip(arrays, self._outputs, strict=True):
+            fits = array.shape == whole or shape.is_compatible_with(array.shape)
+            if not fits or array.dtype != dtype:
                 raise InternalError(
                     f"{self.name} gives {array.dtype} {array.shape} instead of {dtype} {shape}"
                 )
         return arrays
+
+
+def _whole(shape: tf.TensorShape) -> tuple[int, ...] | None:
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
 
 
 def _numpy_dtype(dtype: tf.DType, name: str) -> np.dtype[Any]:

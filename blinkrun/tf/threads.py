@@ -68,11 +68,10 @@ def pin_device() -> None:
 
 def _pin(tf: Any, local_rank: int) -> None:
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        return
-    if len(gpus) > 1 and tf.config.get_visible_devices("GPU") == gpus:
-        gpus = [gpus[local_rank % len(gpus)]]
-        tf.config.set_visible_devices(gpus, "GPU")
-    for gpu in gpus:
+    visible = tf.config.get_visible_devices("GPU")
+    if len(gpus) > 1 and visible == gpus:
+        visible = [gpus[local_rank % len(gpus)]]
+        tf.config.set_visible_devices(visible, "GPU")
+    for gpu in visible:
         if not tf.config.get_logical_device_configuration(gpu):  # the user's own limits
             tf.config.experimental.set_memory_growth(gpu, True)

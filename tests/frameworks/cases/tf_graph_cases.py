@@ -5,11 +5,13 @@ import tempfile
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
+import blinkrun
 import blinkrun.tf as blink
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Part
@@ -40,6 +42,7 @@ CASES = (
     "saved_functions",
     "compiled_by_xla",
     "without_a_graph",
+    "threads_that_run_ops",
 )
 
 
@@ -546,3 +549,12 @@ def compiled_by_xla():
 def without_a_graph():
     names, lines = raised(lambda: local(tf.ones(2), np.negative))
     return names[0], lines
+
+
+def threads_that_run_ops():
+    tf.ones(1)
+    tasks = Path("/proc/self/task")
+    names = [(task / "comm").read_text().strip() for task in tasks.iterdir()]
+    world = blinkrun.world()
+    share = world.cores if world.size == 1 else max(1, world.cores // world.local_size)
+    return {"started": names.count("tf_Compute"), "share": share}
