@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,8 @@ def load_model(
             raise UsageError(f"custom_optimizers are classes of optimizers, got {each!r}")
         known.setdefault(each.__name__, each)
     model = _keras().models.load_model(filepath, custom_objects=known)
+    if not versions.is_legacy() and str(filepath).endswith((".h5", ".hdf5")):
+        _restore_from_hdf5(model, filepath)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not is_distributed(optimizer):
         model.optimizer = DistributedOptimizer(optimizer, compression=compression, **options)
@@ -76,6 +79,37 @@ def _keras() -> Any:
     else:
         import keras  # noqa: PLC0415
     return keras
+
+
+def _restore_from_hdf5(model: Any, filepath: Any) -> None:
+    """Give a model from an HDF5 file an optimizer with the state that was saved.
+
+    Keras 3 builds one for none of the model's variables, which cannot train it.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or not optimizer.built or optimizer._trainable_variables:
+        return
+    import h5py  # noqa: PLC0415 - Keras has just used it
+
+    made = type(optimizer).from_config(optimizer.get_config())
+    made.build(model.trainable_variables)
+    made.built = True
+    with h5py.File(filepath, "r") as file:
+        group = file["optimizer_weights"]
+        names = [each.decode() if isinstance(each, bytes) else each for each in _names(group)]
+        for variable, name in zip(made.variables, names, strict=True):
+            variable.assign(group[name][()])
+    model.optimizer = made
+
+
+def _names(group: Any) -> list[Any]:
+    """Return the names of weights in a group, which come in parts if they are many."""
+    if "weight_names" in group.attrs:
+        return list(group.attrs["weight_names"])
+    parts = itertools.takewhile(
+        group.attrs.__contains__, (f"weight_names{part}" for part in itertools.count())
+    )
+    return [name for part in parts for name in group.attrs[part]]
 
 
 def _turn_off_xla(model: Any) -> None:

@@ -39,8 +39,7 @@ class Passes:
     ) -> None:
         """Add gradients to the sums; with those of the last pass, call `step` with the sums."""
         if not optimizer.built:  # not in a branch of the graph
-            with keras.name_scope(optimizer.name):
-                optimizer.build(list(variables))
+            optimizer.build(list(variables))
             optimizer.built = True
         if self.counter is None:
             self.counter = _variable((), "int32", "passes")

@@ -40,6 +40,8 @@ def _reducing_first(own: Any) -> Any:
         if isinstance(self, DistributedMixin):
             return own(self, grads, trainable_variables)
         if not isinstance(inner, DistributedMixin):
+            if hasattr(inner, "optimizers") and not inner.built and trainable_variables:
+                inner.build(list(trainable_variables))  # before that it may not know its parts
             _refuse_parts(inner)
             return own(self, grads, trainable_variables)
         own_apply = functools.partial(own, self)

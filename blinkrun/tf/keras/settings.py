@@ -51,6 +51,11 @@ class Settings:
         if self.bucket_bytes is not None:
             _at_least("bucket_bytes", self.bucket_bytes, 1)
         _check_groups(self.groups)
+        if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
+            raise UsageError(
+                f"compression is {self.compression!r}; give Compression.none, .fp16, .bf16 or a "
+                "class with compress and decompress"
+            )
         number_of(self.process_set)
 
     def __deepcopy__(self, memo: Any) -> Settings:
