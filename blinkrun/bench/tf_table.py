@@ -55,7 +55,7 @@ def _share_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
         percents = {key: 100 * share[key] for key in ("timeline", "difference", "busy")}
         found.append(
             f"  {name:<28} {share['step_ms']:9.2f} {share['plain_step_ms']:10.2f} "
-            f"{percents['timeline']:9.1f} {percents['difference']:11.1f} {percents['waited']:7.1f}"
+            f"{percents['timeline']:9.1f} {percents['difference']:11.1f} {percents['busy']:7.1f}"
         )
     return found
 
