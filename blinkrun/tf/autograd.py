@@ -202,6 +202,8 @@ def _rows(tensor: tf.Tensor) -> tf.Tensor:
     """Return the number of rows of a tensor; a scalar is one row."""
     if tensor.shape.rank == 0:
         return tf.constant(1, tf.int64)
+    if tensor.shape.rank is None:
+        return tf.concat([tf.shape(tensor, tf.int64), [1]], 0)[0]
     return tf.shape(tensor, tf.int64)[0]
 
 

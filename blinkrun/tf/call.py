@@ -74,6 +74,8 @@ class Call(NamedTuple):
         Eagerly that is its own or the next of its kind. In a graph it is made of the names of the
         graph, of the scope and of the call, and unique in the graph.
         """
+        if self.name and not isinstance(self.name, str):
+            raise UsageError(f"{self.kind.label}: name is {self.name!r}, need a text")
         if tf.executing_eagerly():
             return self._replace(repeats=True) if self.name else next_of(self)
         name = in_graph(self.name, self.kind.label, ignore_name_scope=ignore_name_scope)
@@ -232,16 +234,13 @@ def _request(call: Call, pieces: list[Piece]) -> Request:
 
 
 def _new_request(call: Call, pieces: list[Piece], where: str) -> Request:
-    name = call.name
-    if isinstance(name, bytes) or not isinstance(name, str):
-        raise UsageError(f"{call.kind.label}: name is {name!r}, need a text")
     ops = {piece.wire.op for piece in pieces}
     if len(ops) > 1:
         raise UsageError(f"{call.called}: uint64 is averaged in a group of its own only")
     (op,) = ops or {None}
     devices = [piece.wire.device for piece in pieces]
     return Request(
-        name,
+        call.name or "",
         call.kind,
         tuple(Member(piece.part.source.dtype, piece.part.source.shape) for piece in pieces),
         number_of(call.process_set),
