@@ -10,6 +10,7 @@ import numpy as np
 
 from blinkrun.adapter.leases import Array, Loan, Pool
 from blinkrun.buffers import View, numpy_dtype, view
+from blinkrun.engine import engine
 from blinkrun.engine.arithmetic import array_at
 from blinkrun.engine.handle import Handle
 from blinkrun.engine.request import Request
@@ -74,6 +75,11 @@ class Started:
     def add_done_callback(self, call: Callable[[], Any]) -> None:
         """Call `call` once, in any thread, when `wait` no longer blocks; now if that is so."""
         Watch(self, self._handles(), call)
+
+    def abandon(self, reason: str) -> None:
+        """Let what not all ranks have begun fail on those that have; see `Engine.abandon`."""
+        for handle in self._handles():
+            engine.current().abandon(handle, reason)
 
     def wait(self) -> list[Array]:
         """Return the results when all are through; once.

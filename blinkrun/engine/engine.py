@@ -295,11 +295,18 @@ class Engine:
                 self._driver.queued(sync=True)
             self._driver.drain()
 
-    def work_until(self, is_done: Callable[[], bool]) -> None:
-        """Do the engine's work in this thread until `is_done`, which the end of a request makes true.
+    def abandon(self, handle: Handle, reason: str) -> None:
+        """Let a request fail on the ranks that have submitted it, unless all have; never waits.
 
-        For a thread that waits for several requests at once: their callbacks tell what is through.
+        For what others may never submit: else it meets one that comes later and means another.
         """
+        with self._mutex:
+            if self._handles.get(handle.key) is handle and self._failure is None:
+                self._negotiator.fail(handle.request.process_set, handle.name, reason)
+                self._driver.queued(sync=False)
+
+    def work_until(self, is_done: Callable[[], bool]) -> None:
+        """Do the engine's work until `is_done`, which the end of some request makes true."""
         self._driver.wait_for(is_done)
 
     # ---- for handles and the driver ------------------------------------------------------------

@@ -6,6 +6,7 @@ finishes it. Where one run of a graph has several calls and one fails, the other
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -18,6 +19,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import tensorflow as tf
 
+import blinkrun
+from blinkrun.engine import engine
 from blinkrun.errors import (
     BlinkrunError,
     CollectiveError,
@@ -38,7 +41,8 @@ class Started(Protocol):
 
     It may have ``add_done_callback(call)``, which has ``call()`` called once, in any thread, when
     `wait` no longer blocks (now, if so already); or a ``handle`` of the engine that is done then.
-    One with neither costs a thread that waits.
+    One with neither costs a thread that waits. If another call of the same run of the graph fails,
+    its ``abandon(reason)`` is called, or its ``handle`` is abandoned.
     """
 
     def wait(self) -> list[Array]:
@@ -130,6 +134,7 @@ class _Run:
         self._done = done
         self._step = capi.step_of(context)
         self._is_over = False
+        self._cancelled = ""  # why, if it is over for another call has failed
         self._started: Any = None
         self._site: Any = None
 
@@ -143,6 +148,9 @@ class _Run:
                 raise tf.errors.CancelledError(None, None, f"{site.name}: this run has failed")
             _steps.setdefault(self._step, set()).add(self)
         started = self._started = site.start(capi.inputs_of(self._context, site.dtypes))
+        if self._is_over:  # another call has failed meanwhile
+            _abandon(started, self._cancelled)
+            return
         add = getattr(started, "add_done_callback", None)
         handle = getattr(started, "handle", None)
         if add is not None:
@@ -188,9 +196,21 @@ class _Run:
             others = list(_steps.get(self._step, ()))
         capi.finish(self._done)  # first: the first failure is the one that is told
         for other in others:
-            if other._claim():
-                capi.fail(other._context, tf.errors.CANCELLED, "another call of the run has failed")
-                capi.finish(other._done)
+            other._cancel(self._site.name if self._site else "a call", error)
+
+    def _cancel(self, name: str, error: BaseException) -> None:
+        """End this run, unless it is over: another call of the run of the graph has failed.
+
+        Ranks that have not made this call yet will not, so the engine must not wait for them.
+        """
+        reason = self._cancelled = (
+            f"rank {blinkrun.world().rank} has given up {self._site.name}, for {name} in the same"
+            f" run of a function has failed: {error}"
+        )
+        if self._claim():
+            capi.fail(self._context, tf.errors.CANCELLED, reason)
+            capi.finish(self._done)
+            _abandon(self._started, reason)
 
     def _claim(self) -> bool:
         """Return whether it falls to the caller to end it."""
@@ -204,6 +224,15 @@ class _Run:
                 if not runs:
                     del _steps[self._step]
         return True
+
+
+def _abandon(started: Any, reason: str) -> None:
+    """Let the engine give up what other ranks may never begin."""
+    with contextlib.suppress(BlinkrunError):  # the engine has ended: so has the call
+        if hasattr(started, "abandon"):
+            started.abandon(reason)
+        elif hasattr(started, "handle"):
+            engine.current().abandon(started.handle, reason)
 
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (

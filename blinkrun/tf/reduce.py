@@ -348,6 +348,7 @@ class _Both:
     def __init__(self, dense: Started, sparse: Sequence[Any], dtypes: Sequence[Any]) -> None:
         dense.further += [each.handle for each in sparse]
         self.add_done_callback = dense.add_done_callback
+        self.abandon = dense.abandon
         self._dense = dense
         self._sparse = sparse
         self._dtypes = dtypes

@@ -107,6 +107,12 @@ def test_a_failure_does_not_wait_for_other_calls(tf_job: Job) -> None:
         assert (kind, is_told, is_quick) == ("FailedPreconditionError", True, True)
 
 
+def test_a_failure_leaves_nothing_that_a_later_run_could_meet(tf_job: Job) -> None:
+    for kind, left, sums in tf_job.of("a_failure_leaves_nothing_to_the_engine"):
+        assert (kind, left) == ("FailedPreconditionError", 0)
+        assert sums == [[float(i * tf_job.size)] * 2 for i in range(3)]
+
+
 def test_results_that_were_not_promised_are_refused(tf_job: Job) -> None:
     for found in tf_job.of("results_that_were_not_promised"):
         assert [kind for kind, _ in found] == ["InternalError"] * 3

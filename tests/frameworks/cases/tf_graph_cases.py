@@ -36,6 +36,7 @@ CASES = (
     "errors_in_a_session",
     "a_mismatch_is_told_to_all_and_over",
     "a_failure_ends_what_is_under_way",
+    "a_failure_leaves_nothing_to_the_engine",
     "results_that_were_not_promised",
     "runs_at_the_same_time",
     "nothing_stays_behind",
@@ -428,6 +429,44 @@ def a_failure_ends_what_is_under_way():
     return kinds[0], "rank 0: they differ" in lines, took_s < 5
 
 
+def a_failure_leaves_nothing_to_the_engine():
+    """Rank 0 has begun a sum when another call fails everywhere; no other rank begins it."""
+    step = tf.Variable(0)
+    log = []
+
+    def slow(arrays):
+        for _ in range(300 * (blink.rank() == 0)):
+            if log:
+                break
+            time.sleep(0.01)
+        time.sleep(0.2)  # others fail first, or have begun
+        raise MismatchError("they differ")
+
+    def sum_of(arrays):
+        log.append("begun")
+        return Reduction("left", arrays[0])
+
+    def begin(x):
+        return graph.call(sum_of, [x], [spec_of(x)], "left")[0]
+
+    @tf.function
+    def function(x):
+        if step == 0:
+            mine = begin(x) if blink.rank() == 0 else x
+            return mine + graph.call(slow, [x], [spec_of(x)], "slow")[0]
+        return begin(x)
+
+    names, _ = raised(function, tf.ones(2))
+    for _ in range(500):
+        if not engine.current()._handles:
+            break
+        time.sleep(0.01)
+    left = len(engine.current()._handles)
+    blink.barrier()
+    step.assign(1)
+    return names[0], left, [function(tf.fill([2], float(i))).numpy().tolist() for i in range(3)]
+
+
 def results_that_were_not_promised():
     def function_that_gives(results):
         start = lambda arrays: Done(results)  # noqa: E731
@@ -496,10 +535,6 @@ def nothing_stays_behind():
     function, while_used = use()
     del function
     gc.collect()
-    for _ in range(100):
-        if not capi.reclaim() and len(graph_runs._sites) == before:
-            break
-        time.sleep(0.01)
     left = len(graph_runs._sites) - before
     return while_used, left, len(graph_runs._steps), waiter._under_way
 
