@@ -182,9 +182,9 @@ def _run_in_graph(
         if this.splits is None:
             *arrays, splits = arrays
             this = this._replace(splits=tuple(splits.tolist()))
-        return in_turn(
-            (this.process_set.process_set_id, this.name), partial(submit_arrays, this, arrays)
-        )
+        is_alone = engine.current().world.size == 1  # then nobody else works for it
+        begin = partial(submit_arrays, this, arrays, sync=not is_alone)
+        return in_turn((this.process_set.process_set_id, this.name), begin)
 
     results = graph.call(start, tensors, outputs, call.kind.label)
     calls[0] = call._replace(where=place_of_op(results[0].op))
@@ -199,7 +199,7 @@ def submit_arrays(call: Call, arrays: Sequence[Array], *, sync: bool = False) ->
     arrays : sequence of numpy.ndarray
         Not to change until the call is through.
     sync : bool
-        The caller waits at once.
+        The caller, or another thread, does the engine's work at once until the call is through.
 
     Raises
     ------

@@ -6,13 +6,15 @@ called twice in a step, and a loop may be ahead of itself.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from blinkrun.engine import engine
 from blinkrun.engine.handle import Handle
-from blinkrun.errors import InternalError
+from blinkrun.errors import BlinkrunError, InternalError
 
 
 class Started(Protocol):
@@ -41,6 +43,7 @@ class Later:
         self._started: Started | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._given_up = ""
 
     def begin(self) -> Started | None:
         """Begin, now that it is its turn; None if that failed, of which `wait` tells."""
@@ -51,6 +54,9 @@ class Later:
             self._error = err
         with _lock:
             self._is_begun.set()
+            given_up = self._given_up
+        if given_up:
+            self._abandon(given_up)
         for call in self._callbacks:
             self._call_when_through(call)
         return self._started
@@ -63,6 +69,19 @@ class Later:
                 return
         self._call_when_through(call)
 
+    def abandon(self, reason: str) -> None:
+        """Have the engine give it up, unless all ranks have begun it; once it is its turn."""
+        with _lock:
+            if not self._is_begun.is_set():
+                self._given_up = reason
+                return
+        self._abandon(reason)
+
+    def _abandon(self, reason: str) -> None:
+        if self._started is not None:
+            with contextlib.suppress(BlinkrunError):  # the engine has ended: so has the call
+                engine.current().abandon(self._started.handle, reason)
+
     def _call_when_through(self, call: Callable[[], None]) -> None:
         if self._started is None:
             call()
@@ -72,7 +91,7 @@ class Later:
     def wait(self) -> list[Any]:
         """Return the results, waiting for them if need be; raises what went wrong.
 
-        What was begun before is carried on by the engine's own thread, and ends by its deadline.
+        What was begun before is carried on by another thread, and ends by its deadline.
         """
         self._is_begun.wait()
         if self._started is None:
