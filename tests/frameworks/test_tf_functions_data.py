@@ -2,7 +2,7 @@
 
 import pytest
 
-COUNTS = (0, 1, 5, 12, 23)
+COUNTS = (0, 1, 11, 24)
 EVEN = ("drop", "repeat", None)
 
 
