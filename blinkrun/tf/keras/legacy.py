@@ -19,6 +19,8 @@ from blinkrun.tf.keras.shared import Sharing
 
 Pairs = list[tuple[Any, Any]]
 
+_PUBLIC_NAMES = ("_keras_api_names", "_keras_api_names_v1")
+
 
 class State(Sharing):
     """What a wrapped optimizer keeps beside its own attributes.
@@ -236,6 +238,8 @@ def _class_over(own: type, settings: Settings) -> type:
         "__module__": own.__module__,
         "__qualname__": own.__qualname__,
         "_blink_settings": settings,
+        # By these tf_keras knows what is its own, and saves it by its public name.
+        **{name: own.__dict__[name] for name in _PUBLIC_NAMES if name in own.__dict__},
     }
     return type(own.__name__, (LegacyMixin, own), body)
 
