@@ -103,6 +103,7 @@ def train(args):
         epochs=args.epochs,
         validation_data=tuple(part[blink.rank() :: blink.size()] for part in test_data),
         callbacks=callbacks,
+        shuffle=False,  # the shares are drawn at random, the same batch on all ranks
         verbose=2,
     ).history
     images = args.epochs * len(shares) * shares.joined

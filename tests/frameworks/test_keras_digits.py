@@ -46,7 +46,10 @@ def histories(tmp_path_factory, plan_cache):
     return history
 
 
-@pytest.mark.parametrize(("backend", "size"), [("tensorflow", 2), ("tensorflow", 3), ("torch", 2)])
+@pytest.mark.parametrize(
+    ("backend", "size"),
+    [("tensorflow", 2), pytest.param("tensorflow", 3, marks=pytest.mark.slow), ("torch", 2)],
+)
 def test_the_losses_of_n_ranks_are_those_of_one_on_the_joined_batch(histories, backend, size):
     (alone,) = histories(backend, 1)
     shared = histories(backend, size)
