@@ -99,6 +99,7 @@ class Engine:
             give_up=self._give_up,
         )
         self._mutex = self._driver.mutex
+        self.work_until = self._driver.wait_for  # a condition that the end of a request makes true
         self._is_alone = world.size == 1
         if not self._is_alone:
             self._driver.start_helper(f"blinkrun-engine-{world.rank}")
@@ -159,10 +160,7 @@ class Engine:
     def submit_all(
         self, requests: Sequence[tuple[Request, Sequence[Part]]], *, sync: bool = False
     ) -> list[Handle]:
-        """Ask for several collectives in one message; all of them are refused, or none.
-
-        Arguments and errors are those of `submit`.
-        """
+        """Ask for several in one message as `submit` does; all of them are refused, or none."""
         defects = [self._check(request, parts) for request, parts in requests]
         handles = [Handle(self, request, parts) for request, parts in requests]
         with self._mutex:
@@ -296,18 +294,11 @@ class Engine:
             self._driver.drain()
 
     def abandon(self, handle: Handle, reason: str) -> None:
-        """Let a request fail on the ranks that have submitted it, unless all have; never waits.
-
-        For what others may never submit: else it meets one that comes later and means another.
-        """
+        """Let a request fail on the ranks that have submitted it, unless all have; never waits."""
         with self._mutex:
             if self._handles.get(handle.key) is handle and self._failure is None:
                 self._negotiator.fail(handle.request.process_set, handle.name, reason)
                 self._driver.queued(sync=False)
-
-    def work_until(self, is_done: Callable[[], bool]) -> None:
-        """Do the engine's work until `is_done`, which the end of some request makes true."""
-        self._driver.wait_for(is_done)
 
     # ---- for handles and the driver ------------------------------------------------------------
 
@@ -413,8 +404,9 @@ class Engine:
         defect = check(request, parts, size=size, check_nan=self.settings.check_nan)
         if defect:
             where = f" at {request.where}" if request.where else ""
-            kind = request.kind.label
-            defect = f"rank {self.world.rank}: {kind} '{request.name}'{where} {defect}"
+            defect = (
+                f"rank {self.world.rank}: {request.kind.label} '{request.name}'{where} {defect}"
+            )
         return defect
 
     def _offer(self, handle: Handle, defect: str) -> None:
@@ -473,8 +465,7 @@ def start(process_sets: Sequence[Sequence[Rank]] = ()) -> Engine:
             engine = Engine(world, world.journal, runtime.subgroup, Settings.from_environment())
             runtime.at_shutdown(stop)
             _current.append(engine)
-            path = os.environ.get(env.TIMELINE)
-            if path:
+            if path := os.environ.get(env.TIMELINE):
                 engine.start_timeline(path, env.is_on(env.TIMELINE_CYCLES))
         engine = _current[0]
     for ranks in process_sets:
