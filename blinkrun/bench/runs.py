@@ -67,7 +67,7 @@ def tf_runs() -> list[Run]:
     if importlib.util.find_spec("tensorflow") is None:
         return []
     words = ("--framework", "tf", "--model")
-    alone = ("mlp25m,cnn", "--against", "single,single-tape")
+    alone = ("mlp25m,cnn", "--against", "single,single-tape", "--rounds", "15")  # 2 % is little
     return [
         Run("1 ranks training with tf", 1, (*words, *alone)),
         *(
