@@ -3,6 +3,8 @@
 Every rank can make the tensor of any rank, so each computes the expected result for itself.
 """
 
+import hashlib
+
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
@@ -16,6 +18,8 @@ CASES = (
     "allreduce_scales_and_averages",
     "allreduce_wraps_as_its_own_width",
     "allreduce_float8",
+    "allreduce_adasum",
+    "allreduce_digests",
     "allreduce_compressed",
     "allreduce_grouped",
     "allreduce_what_tensors_are_made_of",
@@ -204,6 +208,31 @@ def allreduce_float8():
         if rows.numpy().astype(float)[::3].tolist() != [1.0] * blink.size():
             found.append(f"{kind} gathered: {rows}")
     return found
+
+
+def allreduce_adasum():
+    """What points the same way counts once, what is at right angles is added."""
+    rank, size = blink.rank(), blink.size()
+    found = []
+    for dtype in FLOATS:
+        alike = blink.allreduce(tf.constant([1.0, 2.0, 0.5], dtype), op=blink.Adasum)
+        apart = blink.allreduce(tf.one_hot(rank, size, dtype=dtype), op=blink.Adasum)
+        both = tf.function(blink.grouped_allreduce)([alike, apart], op=blink.Adasum)
+        for got, want in zip((alike, apart, *both), ([1, 2, 0.5], [1] * size) * 2, strict=True):
+            problem = differs(got, np.array(want), dtype)
+            if problem:
+                found.append(f"{dtype.name}: {problem}")
+    return found
+
+
+def allreduce_digests():
+    """Of results over numbers whose sums depend on their order: the same bits on all ranks."""
+    given = tf.random.stateless_normal([100_003], [1, blink.rank()])
+    graph = tf.function(lambda x: blink.allreduce(x, name="digest"), autograph=False)
+    eager = [blink.allreduce(given, op=op) for op in (blink.Average, blink.Sum, blink.Adasum)]
+    results = [*eager, graph(given), graph(given), blink.allreduce(tf.cast(given, tf.bfloat16))]
+    digests = [hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for tensor in results]
+    return digests if digests[3] == digests[4] == digests[0] else ["a rerun gave other bits"]
 
 
 def allreduce_compressed():
