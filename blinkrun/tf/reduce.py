@@ -139,6 +139,12 @@ class _Reduction:
         variables: Sequence[Any] | None,
     ) -> None:
         self._how = how
+        for name, each in zip(names, gradients, strict=True):
+            if isinstance(each, tf.RaggedTensor | tf.SparseTensor):
+                raise InvalidBufferError(
+                    f"gradient '{name}' is a {type(each).__name__}, which is not reduced; tensors "
+                    "and IndexedSlices are"
+                )
         self._names = comparable(names)
         self._dense = [n for n, g in enumerate(gradients) if _is_dense(g)]
         self._sparse = [n for n, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)]
@@ -200,16 +206,20 @@ class _Reduction:
             tf.TensorSpec([None, *spec.shape[1:]] if spec.shape.rank else None, spec.dtype)
             for spec in specs[num_dense:]
         ]
-        plan = self._known_plan(inputs[:num_dense])
+        plan = self._known_plan(inputs)
         if plan is not None and len(plan.buckets) > 1 and overlap().on:
             return self._bucket_by_bucket(plan, inputs, specs)
         return graph.call(self._start, inputs, specs, "gradients")
 
     def _known_plan(self, tensors: Sequence[tf.Tensor]) -> Gradients | None:
         """Return the plan of tensors of a graph, None if their shapes are not known yet."""
-        if not all(each.shape.is_fully_defined() for each in tensors):
+        num_dense = len(self._dense)
+        shapes = [each.shape for each in tensors[:num_dense]]
+        shapes += [each.shape[1:] for each in tensors[num_dense + 1 :: 2]]
+        if not all(shape.is_fully_defined() for shape in shapes):
             return None
-        return self._plan([_real(np.empty(t.shape, t.dtype.as_numpy_dtype)) for t in tensors])
+        dense = [np.empty(t.shape, t.dtype.as_numpy_dtype) for t in tensors[:num_dense]]
+        return self._plan([_real(each) for each in dense], [tuple(s) for s in shapes[num_dense:]])
 
     def _bucket_by_bucket(
         self, plan: Gradients, inputs: list[tf.Tensor], specs: list[tf.TensorSpec]
@@ -256,7 +266,11 @@ class _Reduction:
         native.reclaim()  # the results of the last step, which TensorFlow no longer uses
         num_dense = len(self._dense)
         dense = [_real(array) for array in arrays[:num_dense]]
-        plan = self._plan_again(dense)
+        shapes = [array.shape for array in dense]
+        shapes += [values.shape[1:] for values in arrays[num_dense + 1 :: 2]]
+        if self._last is None or self._last[0] != shapes:
+            self._last = (shapes, self._plan(dense, shapes[num_dense:]))
+        plan = self._last[1]
         started = plan.begin_all(dense, sync=True)
         gathered = self._start_sparse(arrays[num_dense:])
         return _Both(started, gathered, [array.dtype for array in arrays[:num_dense]])
@@ -272,16 +286,11 @@ class _Reduction:
         name = f"{self._owner}.sparse.{number}"
         return Call(Kind.ALLGATHER, name, self._how.process_set, where="gradients", repeats=True)
 
-    def _plan_again(self, arrays: Sequence[Array]) -> Gradients:
-        """Return the plan for arrays, at once if they have the shapes of the last ones."""
-        shapes = [array.shape for array in arrays]
-        last = self._last
-        if last is None or last[0] != shapes:
-            last = self._last = (shapes, self._plan(arrays))
-        return last[1]
+    def _plan(self, arrays: Sequence[Array], rows: Sequence[tuple[int, ...]]) -> Gradients:
+        """Return the plan for dense arrays and for sparse ones with `rows` of these shapes.
 
-    def _plan(self, arrays: Sequence[Array]) -> Gradients:
-        """Return the plan for arrays of these shapes; the same object for all that are alike."""
+        It is the same object for all that are alike.
+        """
         how = self._how
         gradients = tuple(
             Gradient(self._names[number], DTYPES[array.dtype], array.shape)
@@ -291,6 +300,9 @@ class _Reduction:
         for number, array in zip(self._dense, arrays, strict=True):
             name, kind = facts[number]
             facts[number] = name, f"{kind} {array.shape}"
+        for number, shape in zip(self._sparse, rows, strict=True):
+            name, kind = facts[number]
+            facts[number] = name, f"{kind} rows {shape}"
         key = (self._owner, gradients, tuple(facts), self._groups, how.key)
         return _plans.find(key, lambda: self._make(gradients, facts))
 
@@ -396,7 +408,7 @@ def _describe(gradient: Grad) -> str:
     if gradient is None:
         return "None"
     if isinstance(gradient, tf.IndexedSlices):
-        return f"IndexedSlices of {gradient.values.dtype.name} rows {gradient.values.shape[1:]}"
+        return f"IndexedSlices of {gradient.values.dtype.name}"
     return str(gradient.dtype.name)
 
 

@@ -106,6 +106,7 @@ def DistributedGradientTape(  # noqa: N802, PLR0913, PLR0917 - Horovod's name an
     scale_local_gradients: bool = True,
     *,
     bucket_bytes: int | None = None,
+    name: str = _OWNER,
 ) -> Any:
     """Return a tape whose ``gradient()`` gives the gradients of all ranks.
 
@@ -139,6 +140,9 @@ def DistributedGradientTape(  # noqa: N802, PLR0913, PLR0917 - Horovod's name an
         Whether gradients of `register_local_source` are divided by the number of ranks.
     bucket_bytes : int, optional
         Largest bucket. Environment variable ``BLINKRUN_BUCKET_BYTES`` otherwise, or 25 MiB.
+    name : str
+        What the names of the reductions begin with, the same on all ranks. Tapes that several
+        threads use at the same time need different ones.
 
     Raises
     ------
@@ -153,7 +157,7 @@ def DistributedGradientTape(  # noqa: N802, PLR0913, PLR0917 - Horovod's name an
             f"DistributedGradientTape wraps a tf.GradientTape, got {type(gradtape).__name__}"
         )
     how = How(
-        _OWNER,
+        name,
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -184,6 +188,7 @@ def PartialDistributedGradientTape(  # noqa: N802, PLR0913, PLR0917 - Horovod's 
     scale_local_gradients: bool = True,
     *,
     bucket_bytes: int | None = None,
+    name: str = _OWNER,
 ) -> Any:
     """Return a `DistributedGradientTape` that leaves the variables of some layers to this rank.
 
@@ -213,6 +218,7 @@ def PartialDistributedGradientTape(  # noqa: N802, PLR0913, PLR0917 - Horovod's 
         process_set,
         scale_local_gradients,
         bucket_bytes=bucket_bytes,
+        name=name,
     )
     for layer in layers:
         for variable in layer.trainable_weights:

@@ -21,8 +21,12 @@ def test_passes_are_added_up_and_reduced_once(tf_job: Any) -> None:
     assert len(set(found)) == 2
 
 
-def test_passes_work_eagerly(tf_job: Any) -> None:
+def test_passes_work_eagerly_and_in_functions(tf_job: Any) -> None:
     tf_job.of("v1_eagerly_and_in_functions")
+
+
+def test_optimizers_of_keras_are_wrapped_as_those(tf_job: Any) -> None:
+    tf_job.of("v1_keras_optimizers_go_to_keras")
 
 
 def test_local_variables_keep_their_gradients(tf_job: Any) -> None:

@@ -37,6 +37,7 @@ def test_sparse_training_keeps_ranks_alike(tf_job: Any) -> None:
         "tape_dtypes",
         "tape_shapes_that_a_graph_does_not_know",
         "tape_two_in_one_graph",
+        "tape_in_two_threads",
         "tape_in_loops_and_branches",
         "tape_process_sets",
         "tape_jacobians",

@@ -124,18 +124,31 @@ def v1_eagerly_and_in_functions():
         opt = blink.DistributedOptimizer(plain, backward_passes_per_step=passes)
         assert isinstance(opt, v1.train.GradientDescentOptimizer)
         assert opt._optimizer is plain
-        w = tf.Variable(0.0)
+        check_steps(opt, lambda step: step, mine, mean, passes)
+        opt = blink.DistributedOptimizer(plain, backward_passes_per_step=passes)
+        check_steps(opt, tf.function, mine, mean, passes)
 
-        def step(opt=opt, w=w):
-            pairs = opt.compute_gradients(lambda: w * mine, [w])
-            opt.apply_gradients(pairs)
 
-        seen = []
-        for _ in range(7):
-            step()
-            seen.append(float(w))
-        wanted = [-mean * passes * ((n + 1) // passes) for n in range(7)]
-        close([seen], [wanted])
+def check_steps(opt, wrap, mine, mean, passes):
+    w = tf.Variable(0.0)
+
+    def step():
+        opt.apply_gradients(opt.compute_gradients(lambda: w * mine, [w]))
+
+    step, seen = wrap(step), []
+    for _ in range(7):
+        step()
+        seen.append(float(w))
+    close([seen], [[-mean * passes * ((n + 1) // passes) for n in range(7)]])
+
+
+def v1_keras_optimizers_go_to_keras():
+    w = tf.Variable([0.0, 0.0])
+    opt = blink.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+    assert isinstance(opt, tf.keras.optimizers.SGD)
+    opt.apply_gradients([(tf.constant([1.0, 2.0]) * float(blink.rank() + 1), w)])
+    mean = (blink.size() + 1) / 2
+    close([w], [[-mean, -2 * mean]])
 
 
 def v1_local_variables():

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -304,6 +305,32 @@ def tape_two_in_one_graph():
     mean = (blink.size() + 1) / 2
     for _ in range(3):
         close(step(), [mean, [mean, mean]])
+
+
+def tape_in_two_threads():
+    """Each thread has a name of its own; ranks start them in different orders."""
+    found = {}
+
+    def run(number):
+        w = tf.Variable(tf.ones(100 + number))
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(w) * float(blink.rank() + number)
+            tape = blink.DistributedGradientTape(tape, name=f"model{number}")
+            return tape.gradient(loss, w)
+
+        found[number] = [float(step()[0]) for _ in range(20)]
+
+    numbers = (0, 1) if blink.rank() % 2 else (1, 0)
+    threads = [threading.Thread(target=run, args=(number,)) for number in numbers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    mean = (blink.size() - 1) / 2
+    assert found == {0: [mean] * 20, 1: [mean + 1] * 20}
 
 
 def tape_in_loops_and_branches():
