@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -39,11 +40,8 @@ def _before_step(model: Any, then: Then) -> Callable[[], Any]:
 
     def build_and_step(iterator: Any) -> Any:
         take_back()
-        try:
-            inputs = _symbols(iterator.element_spec)
-            model(inputs, training=False)
-            batches = iterator
-        except Exception:  # a model that does without shapes: it must see a batch
+        batches = iterator
+        if _runs_eagerly(model) or not _build_from_shapes(model, iterator):
             batch = next(iterator)
             model(keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
             batches = itertools.chain([batch], iterator)
@@ -55,14 +53,19 @@ def _before_step(model: Any, then: Then) -> Callable[[], Any]:
     return take_back
 
 
-def _symbols(spec: Any) -> Any:
-    """Return Keras' symbols for the inputs among what an iterator gives."""
-    if versions.is_legacy():
-        raise NotImplementedError("tf_keras models are built by a batch")
-    inputs = keras.utils.unpack_x_y_sample_weight(spec)[0]
-    return keras.tree.map_structure(
-        lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), inputs
-    )
+def _build_from_shapes(model: Any, iterator: Any) -> bool:
+    """Build `model` of Keras 3 without a batch; False if it cannot do with shapes alone."""
+    try:
+        inputs = keras.utils.unpack_x_y_sample_weight(iterator.element_spec)[0]
+        symbols = keras.tree.map_structure(
+            lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), inputs
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it will be built by a batch instead
+            model(symbols, training=False)
+    except Exception:
+        return False
+    return True
 
 
 def _while_traced(model: Any, then: Then) -> Callable[[], Any]:
