@@ -147,6 +147,7 @@ class _Run:
             if self._step in _failed:
                 raise tf.errors.CancelledError(None, None, f"{site.name}: this run has failed")
             _steps.setdefault(self._step, set()).add(self)
+        capi.reclaim()  # `start` may want the memory of the results before
         started = self._started = site.start(capi.inputs_of(self._context, site.dtypes))
         if self._is_over:  # another call has failed meanwhile
             _abandon(started, self._cancelled)
