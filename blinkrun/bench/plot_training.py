@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-OURS, OTHERS = "#1f5fbf", "#9aa4b0"
+OURS, OTHERS = "#1f5fbf", "#6b7683"
 
 
 def draw_training(launches: Sequence[Mapping[str, Any]], path: Path, note: str = "") -> None:
@@ -42,9 +42,8 @@ def _bars(axes: Any, launches: Sequence[Mapping[str, Mapping[str, float]]]) -> N
         for name, rate in zip(names, rates, strict=True)
     ]
     colors = [OURS if name.startswith("blinkrun") else OTHERS for name in names]
-    bars = axes.barh(names, rates, xerr=(below, above), color=colors, ecolor="#444444", capsize=2)
-    axes.bar_label(
-        bars, [f"{rate:.0f}" for rate in rates], padding=3, fontsize=9, label_type="center"
-    )
+    axes.barh(names, rates, xerr=(below, above), color=colors, ecolor="#222222", capsize=2)
+    for row, rate in enumerate(rates):
+        axes.text(0, row, f"  {rate:.0f}", va="center", color="white", fontweight="bold")
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)

@@ -47,7 +47,12 @@ def importers(module):
         (
             "matplotlib",
             {
-                *("bench/plot.py", "bench/report.py", "bench/plans_plot.py"),
+                *(
+                    "bench/plot.py",
+                    "bench/plot_training.py",
+                    "bench/report.py",
+                    "bench/plans_plot.py",
+                ),
                 *("cli/plot_draw.py", "paper/draw.py"),
             },
         ),
