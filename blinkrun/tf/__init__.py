@@ -235,5 +235,5 @@ def __dir__() -> list[str]:
 
 
 pass_over(__file__, *versions.folders())
-if versions.keras_backend() == "tensorflow":
+if versions.is_legacy() or versions.keras_backend() == "tensorflow":
     versions.check_tensorflow()
