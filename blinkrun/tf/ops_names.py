@@ -28,8 +28,8 @@ def in_graph(
     name : str or None
         As the user gave it.
     kind : str
-        Of the call, for one without a name: that is made of the names of this graph and of those
-        around it as well.
+        Of the call, for one without a name: that is made of the name of the function as well, and
+        of its branch or loop.
     ignore_name_scope : bool
         Leave out the name scope, which may differ between ranks.
     is_whole : bool
@@ -46,11 +46,15 @@ def in_graph(
 
 
 def _around(built: Any) -> list[str]:
-    """Return the names of a graph and of those that it is part of, the outermost first."""
+    """Return the names of a graph and of those that it is part of, the outermost first.
+
+    That is the function. Which other one happened to call it when it was traced says nothing.
+    """
     names: list[str] = []
     while built is not None:
         names.insert(0, _NUMBER.sub("", getattr(built, "name", "")))
-        built = getattr(built, "outer_graph", None)
+        is_part = type(built).__name__ != "FuncGraph"  # a loop or branch
+        built = getattr(built, "outer_graph", None) if is_part else None
     return names
 
 

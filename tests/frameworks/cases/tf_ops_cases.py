@@ -465,14 +465,14 @@ def alltoall_splits_of_a_graph():
 def reducescatter_shapes_and_ops():
     rank, size = blink.rank(), blink.size()
     found = []
-    for rows in (0, 1, size, 2 * size + 1, 7):
+    for rows in (0, 1, 2 * size, 7):
         each, more = divmod(rows, size)
         start = rank * each + min(rank, more)
         end = start + each + (rank < more)
-        for dtype in (*FLOATS, tf.int16, tf.uint64, tf.complex64):
-            for op in ops_of(dtype):
+        for dtype in (tf.float32, tf.bfloat16, tf.int16, tf.uint64, tf.complex64):
+            for op in ops_of(dtype) if rows == 7 else ("Sum",):
                 for call in (blink.reducescatter, tf.function(blink.reducescatter)):
-                    if call is not blink.reducescatter and (rows != 7 or dtype == tf.float64):
+                    if call is not blink.reducescatter and rows != 7:
                         continue  # tracing takes its time
                     got = call(mine(dtype, (rows, 2)), op=getattr(blink, op))
                     want = expected(op, everyone(dtype, (rows, 2)), dtype)[start:end]
@@ -496,7 +496,7 @@ def results_outlive_their_calls():
     import gc
 
     kept = []
-    for step in range(50):
+    for step in range(20):
         kept.append(blink.allreduce(tf.fill([1000], float(step)), op=blink.Max))
         kept.append(blink.allgather(tf.fill([10, 10], float(step))))
     gc.collect()
