@@ -9,10 +9,8 @@ import numpy as np
 
 from blinkrun.adapter.objects import allgather_object
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set
-from blinkrun.errors import MismatchError
+from blinkrun.tf.keras.averages import Number, averages
 from blinkrun.tf.keras.callbacks.base import SECOND, Callback
-
-Number = float | np.ndarray[Any, Any]
 
 
 class MetricAverageCallback(Callback):
@@ -47,33 +45,6 @@ class MetricAverageCallback(Callback):
             logs = {} if logs is None else logs
             everyone = allgather_object(_numbers(logs), "keras.metrics", self.process_set)
             logs.update(averages(everyone, self.process_set.ranks))
-
-
-def averages(everyone: list[Mapping[str, Number]], ranks: list[int]) -> dict[str, Number]:
-    """Return the mean of each metric over those that have it, by name in order.
-
-    >>> averages([{"loss": 1.0, "acc": 0.5}, {"loss": 2.0}], [0, 1])
-    {'acc': 0.5, 'loss': 1.5}
-    """
-    means: dict[str, Number] = {}
-    for name in sorted({name for metrics in everyone for name in metrics}):
-        having = {
-            rank: metrics[name]
-            for rank, metrics in zip(ranks, everyone, strict=True)
-            if name in metrics
-        }
-        shapes = {rank: np.shape(value) for rank, value in having.items()}
-        first = next(iter(shapes))
-        for rank, shape in shapes.items():
-            if shape != shapes[first]:
-                raise MismatchError(
-                    f"rank {rank}: metric '{name}' has shape {shape}, rank {first} has "
-                    f"{shapes[first]}; a metric must have one shape to be averaged"
-                )
-        with np.errstate(all="ignore"):  # infinities of both signs make a NaN
-            mean = np.sum([*having.values()], axis=0, dtype=np.float64) / len(having)
-        means[name] = mean if shapes[first] else float(mean)
-    return means
 
 
 def _numbers(logs: Mapping[str, Any]) -> dict[str, Number]:
