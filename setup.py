@@ -101,7 +101,7 @@ setup(
     ],
     python_requires=">=3.11",
     install_requires=[
-        "ml_dtypes>=0.4",
+        "ml_dtypes>=0.3.1",
         "mpi4py>=4.1",
         "networkx>=3.2",
         "numpy>=1.26",
