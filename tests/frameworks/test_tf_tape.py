@@ -107,6 +107,8 @@ def test_ranks_that_have_joined_count_as_zeros(tf_job: Any) -> None:
         ("none", "gradient 'late' is None, rank 0 has float32 (2,)"),
         ("none in a graph", "gradient 'late' is None, rank 0 has float32 (2,)"),
         ("op", "op=Sum, on rank 0 with op=Average"),
+        ("buckets in a graph", "gradient 'kernel' is float32 (2, 4), rank 0 has float32 (2, 3)"),
+        ("buckets again in a graph", "gradient 'kernel' is float32 (2, 4)"),
         ("sparse", "gradient 'bias' is IndexedSlices of float32 rows ()"),
     ],
 )

@@ -549,6 +549,17 @@ def tape_ranks_that_differ():
         return blink.DistributedGradientTape(tape).gradient(loss, v)
 
     told["sparse"] = raised(sparse)
+
+    def many():
+        variables = [v, w, *[late] * (2 if is_odd else 0)]
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(each) for each in variables])
+        return blink.DistributedGradientTape(tape, bucket_bytes=16).gradient(loss, variables)
+
+    with environment(BLINKRUN_OVERLAP="on"):
+        function = tf.function(many)
+        told["buckets in a graph"] = raised(function)
+        told["buckets again in a graph"] = raised(function)
     close(gradient_of([v]), [np.ones(2)])
     close(tf.function(lambda: gradient_of([v]))(), [np.ones(2)])
     return told
