@@ -146,6 +146,11 @@ class Epochs:
         assert equal(answers)
         assert answers[0][0] == 2 * (1 + any_job.size)  # the batches of the last rank
 
+    def test_local_variables_stay_local_after_epochs_of_different_length(self, any_job):
+        answers = any_job.of("local_variables_stay_local_when_epochs_differ")
+        assert len({local for local, _ in answers}) == any_job.size
+        assert equal([others for _, others in answers])
+
     def test_one_rank_shows_progress(self, any_job):
         answers = any_job.of("progress_is_shown_once")
         assert [answer["one"] for answer in answers] == [True] + [False] * (any_job.size - 1)

@@ -17,7 +17,13 @@ from blinkrun.adapter.process_sets import ProcessSet, number_of
 from blinkrun.adapter.where import caller
 from blinkrun.engine import engine
 from blinkrun.tf.keras import backend
-from blinkrun.tf.keras.state import broadcast_state, check_alike, inner_optimizer, state_of
+from blinkrun.tf.keras.state import (
+    broadcast_state,
+    check_alike,
+    inner_optimizer,
+    local_to_optimizers,
+    state_of,
+)
 
 
 class Epoch:
@@ -45,7 +51,8 @@ class Epoch:
         """Wait for ranks that have more batches, and be as far as they are; once an epoch.
 
         Collective over the process set. Weights and state of the optimizer are replaced on all
-        ranks by those of the rank that took most steps, unless all took as many.
+        ranks by those of the rank that took most steps, unless all took as many. Variables whose
+        gradients stay on their ranks do so as well.
 
         Parameters
         ----------
@@ -62,7 +69,7 @@ class Epoch:
         everyone = allgather_object(steps, "keras.steps taken", self._process_set)
         if len(set(everyone)) > 1:
             root = self._process_set.ranks[everyone.index(max(everyone))]
-            state = state_of(model, without)
+            state = state_of(model, {*without, *local_to_optimizers(model)})
             check_alike(state, self._process_set)
             broadcast_state(state, root, self._process_set, metrics=False)
 

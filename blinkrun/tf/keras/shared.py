@@ -74,6 +74,11 @@ class Sharing:
                 results[i] = self._reducer.divided(results[i], len(ranks))
         return results
 
+    @property
+    def local_variables(self) -> tuple[Any, ...]:
+        """Variables of the backend whose gradients stay on their ranks."""
+        return tuple(self._local)
+
     def register_local(self, variable: Any) -> None:
         """Keep the gradient of a variable on its rank."""
         self._local.append(backend.native(variable))

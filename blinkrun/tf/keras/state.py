@@ -63,6 +63,12 @@ def identities(variables: Sequence[Any]) -> set[int]:
     return {id(each) for v in variables for each in (v, backend.native(v))}
 
 
+def local_to_optimizers(model: Any) -> set[int]:
+    """Return the identities of variables whose gradients stay on their ranks."""
+    wrapped = [getattr(inner_optimizer(each), "_blink", None) for each in optimizers_of(model)]
+    return {id(v) for each in wrapped if each is not None for v in each.local_variables}
+
+
 def is_built(model: Any) -> bool:
     """Whether the weights of `model` are there: those of each layer, or it has taken a step."""
     if all(layer.built for layer in model._flatten_layers()):

@@ -33,6 +33,7 @@ CASES = [
     "all_stop_when_one_does",
     "ranks_with_fewer_batches_wait",
     "join_alone_is_enough",
+    "local_variables_stay_local_when_epochs_differ",
     "progress_is_shown_once",
 ]
 
@@ -190,6 +191,16 @@ def ranks_with_fewer_batches_wait():
 
 def join_alone_is_enough():
     return uneven([JoinCallback()], keras.optimizers.SGD(0.05, momentum=0.5), run_eagerly=True)
+
+
+def local_variables_stay_local_when_epochs_differ():
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.05))
+    model = make_model(optimizer, seed=0)
+    kernel, *others = model.weights
+    optimizer.register_local_var(kernel)
+    data = make_data(blink.rank(), size=8 + 4 * blink.rank())
+    history_of(model, *data, batch_size=4, callbacks=[JoinCallback()])
+    return [digest([kernel]), digest(others)]
 
 
 def progress_is_shown_once():
