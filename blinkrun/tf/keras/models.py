@@ -10,6 +10,7 @@ from blinkrun.engine import engine
 from blinkrun.errors import UsageError
 from blinkrun.tf import versions
 from blinkrun.tf.keras.compression import Compression
+from blinkrun.tf.keras.makers import with_makers
 from blinkrun.tf.keras.optimizer import DistributedOptimizer, is_distributed
 
 
@@ -62,6 +63,7 @@ def load_model(
         if not isinstance(each, type):
             raise UsageError(f"custom_optimizers are classes of optimizers, got {each!r}")
         known.setdefault(each.__name__, each)
+    known = with_makers(known, filepath)
     model = _keras().models.load_model(filepath, custom_objects=known)
     if not versions.is_legacy() and str(filepath).endswith((".h5", ".hdf5")):
         _restore_from_hdf5(model, filepath)
