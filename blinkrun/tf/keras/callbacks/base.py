@@ -66,8 +66,9 @@ def arrange(callback: Any, model: Any) -> None:
     if not _shows_progress(sets) and callbacks and callbacks[-1] is holder._progbar:
         callbacks.pop()
         holder._progbar = None
+    unwatched = None if _has_strangers(holder, ours) else holder
     for process_set in sets.values():
-        together = StopTogether(process_set)
+        together = StopTogether(process_set, unwatched)
         together.set_model(model)
         callbacks.append(together)
     holder.callbacks = callbacks  # a new list: Keras may be going over the old one
@@ -80,10 +81,16 @@ class StopTogether(keras.callbacks.Callback):
     `TerminateOnNaN`, without which the others would wait for this rank.
     """
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, process_set: ProcessSet, unwatched: Any = None) -> None:
         super().__init__()
         self._supports_tf_logs = True
         self._process_set = process_set
+        self._unwatched = unwatched
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Spare the user tf_keras' warning that callbacks are slow: the first batch begins so."""
+        if hasattr(self._unwatched, "_check_timing"):
+            self._unwatched._check_timing = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Agree whether to go on."""
@@ -91,6 +98,12 @@ class StopTogether(keras.callbacks.Callback):
             mine = float(bool(self.model.stop_training))
             stop = backend.reduce([mine], ["stop training"], Max, self._process_set)
             self.model.stop_training = bool(stop[0])
+
+
+def _has_strangers(holder: Any, ours: list[Any]) -> bool:
+    """Whether a list has callbacks that are neither of Keras nor of blinkrun."""
+    others = [each for each in holder.callbacks if each not in ours]
+    return any(type(each).__module__.split(".")[0] != keras.__name__ for each in others)
 
 
 def _list_with(callback: Any) -> Any | None:

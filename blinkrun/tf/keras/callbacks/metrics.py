@@ -39,6 +39,10 @@ class MetricAverageCallback(Callback):
         self.device = device
         self.process_set = process_set
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Say so at once if there is no job, or no such process set."""
+        self.is_alone()
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replace the numbers in `logs`; blocks until every rank is here."""
         if not self.is_alone():
