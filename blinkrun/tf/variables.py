@@ -34,6 +34,7 @@ from blinkrun.types import DType
 
 _JOINED_BYTES = 1 << 20  # values below this travel together
 _BYTES = np.dtype(np.uint8)
+_DONE = tf.TensorSpec((), tf.int32)
 _NO_MEMORY = (tf.string, tf.resource, tf.variant)
 # What quantized types are to numpy.
 _PLAIN = {
@@ -96,7 +97,7 @@ class Sending:
             return
         name = engine.current().next_name("broadcast_variables", self._number)
         arrays = [array_of(each.read_value()) for each in self._variables]
-        results = self._begin(name, arrays, caller()).wait()
+        _, *results = self._begin(name, arrays, caller(), sync=True).wait()
         if blinkrun.rank() != self._root:
             for variable, result in zip(self._variables, results, strict=True):
                 variable.assign(result)
@@ -106,21 +107,26 @@ class Sending:
         if self._is_alone:
             return tf.no_op()
         name = in_graph(None, "broadcast_variables")
+        is_root = blinkrun.rank() == self._root
         values = [_unquantized(tf.convert_to_tensor(each)) for each in self._variables]
-        specs = [tf.TensorSpec(each.shape, each.dtype) for each in values]
-        where: list[str] = []  # known when the ops are there
+        # The root's variables are left alone: what comes back would be their own memory.
+        taken = [] if is_root else values
+        specs = [_DONE, *[tf.TensorSpec(each.shape, each.dtype) for each in taken]]
+        where: list[str] = []  # known when the op is there
 
         def start(arrays: Sequence[Array]) -> Any:
             return in_turn((self._number, name), lambda: self._begin(name, arrays, where[0]))
 
-        results = graph.call(start, values, specs, "broadcast_variables")
-        where.append(place_of_op(results[0].op) if results else "")
-        pairs = zip(self._variables, results, strict=True)
+        done, *results = graph.call(start, values, specs, "broadcast_variables")
+        where.append(place_of_op(done.op))
+        pairs = [] if is_root else zip(self._variables, results, strict=True)
         return tf.group(
-            *[variable.assign(_as(variable.dtype, result)) for variable, result in pairs]
+            done, *[variable.assign(_as(variable.dtype, result)) for variable, result in pairs]
         )
 
-    def _begin(self, name: str, arrays: Sequence[Array], where: str) -> _Begun:
+    def _begin(
+        self, name: str, arrays: Sequence[Array], where: str, *, sync: bool = False
+    ) -> _Begun:
         kinds = [f"{array.dtype.name} {array.shape}" for array in arrays]
         pieces = _pieces(arrays)
         is_root = blinkrun.rank() == self._root
@@ -134,13 +140,13 @@ class Sending:
             root=self._root,
             where=where,
         )
-        handle = engine.current().submit(request, [Part(each, each) for each in views], sync=True)
-        if is_root:
-            results = list(arrays)
-        else:
+        handle = engine.current().submit(request, [Part(each, each) for each in views], sync=sync)
+        results: list[Any] = []
+        if not is_root:
             results = [None] * len(arrays)
             for piece, line in zip(pieces, lines, strict=True):
                 piece.spread(line, arrays, results)
+        results.insert(0, np.zeros((), np.int32))
         described = list(zip(self._names, kinds, strict=True))
         return _Begun(handle, results, described, self._process_set)
 
@@ -183,7 +189,7 @@ class _Begun:
         self.handle.add_done_callback(through)
 
     def wait(self) -> list[Array]:
-        """Return the values of the root."""
+        """Return a zero, and on other ranks than the root its values."""
         try:
             self.handle.wait()
         except MismatchError:

@@ -92,9 +92,12 @@ def test_all_variables_take_one_message(tf_job):
 
 
 def test_tensors_that_share_memory_with_a_variable_stay_as_they_are(tf_job):
-    for rank, (given, read, made) in enumerate(tf_job.of("variables_keep_other_tensors")):
-        assert given == read == [float(rank)] * 4
-        assert made == [float(tf_job.size - 1)] * 4
+    root = float(tf_job.size - 1)
+    for rank, ways in enumerate(tf_job.of("variables_keep_other_tensors")):
+        for given, read, after, made in ways:
+            assert given == read == [float(rank)] * 4
+            assert after == [root] * 4
+            assert made == [root + 1] * 4
 
 
 def test_objects_come_from_one_rank_or_from_all(tf_job):

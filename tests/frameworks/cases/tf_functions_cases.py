@@ -197,11 +197,16 @@ def variables_take_one_request():
 
 def variables_keep_other_tensors():
     """A tensor that a variable was made from, or read into, is not changed under its owner."""
-    given = tf.constant([float(blink.rank())] * 4)
-    made = tf.Variable(given)
-    read = made.read_value()
-    blink.broadcast_variables([made], blink.size() - 1, inplace=True)
-    return [given.numpy().tolist(), read.numpy().tolist(), made.numpy().tolist()]
+    found = []
+    for wrap in (lambda run: run, tf.function):
+        given = tf.constant([float(blink.rank())] * 4)
+        made = tf.Variable(given)
+        read = made.read_value()
+        wrap(lambda made=made: blink.broadcast_variables([made], blink.size() - 1, inplace=True))()
+        after = made.read_value()
+        made.assign_add(tf.ones(4))  # in place
+        found.append([each.numpy().tolist() for each in (given, read, after, made)])
+    return found
 
 
 def objects_of_one_and_of_all():
