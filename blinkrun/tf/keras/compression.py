@@ -9,7 +9,7 @@ from blinkrun.tf.keras import backend
 if TYPE_CHECKING:
     Compression: Any
 elif backend.name() == "torch":
-    from blinkrun.tf.keras.torch_compression import Compression
+    from blinkrun.tf.keras.on_torch import Compression
 else:
     from blinkrun.tf.compression import Compression
 

@@ -13,7 +13,7 @@ from blinkrun.tf.keras import backend
 from blinkrun.tf.keras.compression import Compression
 
 if backend.name() == "torch":
-    from blinkrun.tf.keras import values_on_torch as ops
+    from blinkrun.tf.keras import on_torch as ops
 else:
     from blinkrun.tf import ops
 

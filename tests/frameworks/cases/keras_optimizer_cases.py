@@ -12,6 +12,7 @@ from keras_optimizer_parts import (
     compared,
     digest,
     fit,
+    for_size,
     mlp,
     no_warnings_of,
     outcome,
@@ -299,7 +300,7 @@ def learning_rate():
     return rates
 
 
-CASES = [
+ALL = [
     "every_optimizer",
     "several_optimizers_in_one",
     "unwrapped",
@@ -321,3 +322,18 @@ CASES = [
     "layers_of_ones_own",
     "learning_rate",
 ]
+ONE = ["accumulation", "passes", "loops_of_ones_own", "learning_rate"]
+THREE = [
+    "unwrapped",
+    "groups_of_variables",
+    "accumulation",
+    "passes",
+    "gradients_that_are_none",
+    "partial_batches",
+    "models_made_before",
+    "loops_of_ones_own",
+    "two_optimizers",
+    "a_set_of_ranks",
+    "layers_of_ones_own",
+]
+CASES = for_size(ALL, ONE, THREE)

@@ -11,6 +11,7 @@ from keras_optimizer_parts import (
     compared,
     digest,
     fit,
+    for_size,
     gradients_of,
     mlp,
     outcome,
@@ -258,7 +259,7 @@ def one_rank_adds_nothing():
     return requests_of(lambda: fit(model, mine, 4))
 
 
-CASES = [
+ALL = [
     "loss_scale_outside",
     "loss_scale_inside",
     "overflow_on_one_rank",
@@ -275,4 +276,15 @@ CASES = [
     "float8",
     "one_rank_adds_nothing",
 ]
+ONE = ["loss_scale_outside", "xla_is_refused", "xla_is_not_chosen", "one_rank_adds_nothing"]
+THREE = [
+    "loss_scale_inside",
+    "overflow_on_one_rank",
+    "passes_with_loss_scale",
+    "ranks_with_fewer_batches",
+    "graph_modes",
+    "embeddings",
+    "float8",
+]
+CASES = for_size(ALL, ONE, THREE)
 TENSORFLOW_ONLY = ["graph_modes", "embeddings", "xla_is_refused", "xla_is_not_chosen", "float8"]

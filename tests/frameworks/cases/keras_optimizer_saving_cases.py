@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 
 import keras
-from keras_optimizer_parts import batches, digest, fit, mlp, no_warnings_of
+from keras_optimizer_parts import batches, digest, fit, for_size, mlp, no_warnings_of
 
 import blinkrun.tf.keras as blink
 from blinkrun.tf.keras import backend
@@ -164,7 +164,7 @@ def rank_0_loads():
     return digest(model)
 
 
-CASES = [
+ALL = [
     "classes",
     "configurations",
     "copies",
@@ -175,3 +175,6 @@ CASES = [
     "models_without_optimizer",
     "rank_0_loads",
 ]
+ONE = ["classes", "configurations", "copies", "files"]
+THREE = ["rank_0_loads"]
+CASES = for_size(ALL, ONE, THREE)
