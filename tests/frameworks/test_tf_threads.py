@@ -38,12 +38,16 @@ def test_a_rank_that_is_alone_on_its_host_keeps_tensorflows_own_numbers() -> Non
     assert environ == {}
 
 
-def test_tensorflow_starts_as_many_threads_as_it_was_told(tf_job: Job) -> None:
+def test_init_tells_tensorflow_the_share_of_its_rank(
+    tf_job: Job,
+) -> None:
+    if os.environ.get(threads.INTRA) or os.environ.get(threads.INTER):
+        pytest.skip("the numbers of threads are set already")
     for rank in tf_job.of("threads_that_run_ops"):
-        assert rank["started"] == rank["share"]
+        assert rank["told"] == [rank["share"]] * 2
 
 
-def test_init_neither_imports_tensorflow_nor_starts_it(tmp_path: Path) -> None:
+def test_init_neither_imports_nor_starts_tensorflow_which_starts_as_told(tmp_path: Path) -> None:
     program = """
 import os, sys
 import blinkrun.tf as blink
@@ -52,7 +56,13 @@ assert "tensorflow" not in sys.modules and "keras" not in sys.modules
 blink.shutdown()
 import tensorflow as tf
 blink.init()
-tf.config.threading.set_inter_op_parallelism_threads(3)  # refused once the runtime has started
+tf.config.threading.set_inter_op_parallelism_threads(0)  # refused once the runtime has started
+from blinkrun.tf import threads
+os.environ.pop(threads.INTER, None)
+threads.share_cores(os.environ, cores=10, local_size=2)
+tf.ones(1)
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+assert names.count("tf_Compute\\n") == 5, names
 """
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "BLINKRUN_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
