@@ -306,6 +306,8 @@ class Supervisor:
         environ[JOB] = self.job
         environ[RANK] = str(self.rank)
         environ[REPORT_FD] = str(pipes[REPORT][1])
+        if self.rank > 0:  # TensorFlow's hints when it starts: rank 0 passes them on
+            environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         os.set_inheritable(pipes[REPORT][1], True)
         stdin = os.open(os.devnull, os.O_RDONLY) if self.stdin < 0 else self.stdin
         targets = ((stdin, 0), (pipes[STDOUT][1], 1), (pipes[STDERR][1], 2))

@@ -176,6 +176,18 @@ def test_threads_are_shared_unless_set(tmp_path: Path) -> None:
     assert inherited.out == "[0] 5\n"
 
 
+def test_tensorflow_tells_its_hints_at_rank_0_only_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level = "TF_CPP_MIN_LOG_LEVEL"
+    monkeypatch.delenv(level, raising=False)
+    show = ["python", "-c", SHOW, level]
+    for given, shown in (([], ["None", "1"]), (["-x", f"{level}=0"], ["0", "0"])):
+        ended = launch(["-np", "2", *given, *show], cwd=tmp_path)
+        expected = [f"[{rank}] {value}" for rank, value in enumerate(shown)]
+        assert sorted(ended.out.splitlines()) == expected
+
+
 def test_verbose_names_the_mpi_and_no_values(tmp_path: Path) -> None:
     ended = launch(["-np", "1", "-v", "-x", "SECRET=s3cr3t", "true"], cwd=tmp_path)
     assert ended.code == 0
