@@ -70,7 +70,7 @@ def test_only_the_adapter_and_the_benchmark_import_torch():
 def test_only_the_adapter_and_the_benchmark_import_tensorflow():
     for module in ("tensorflow", "keras", "tf_keras"):
         folders = {path.split("/")[0] for path in importers(module)}
-        assert folders <= {"tf", "bench"}, module
+        assert folders <= {"tf", "bench", "alias"}, module
 
 
 def test_the_launcher_stands_on_the_standard_library_and_the_base():
