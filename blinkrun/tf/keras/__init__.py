@@ -55,6 +55,7 @@ from blinkrun.adapter.where import pass_over
 from blinkrun.tf import versions
 
 if TYPE_CHECKING:
+    from blinkrun.tf.data import shard
     from blinkrun.tf.keras import callbacks
     from blinkrun.tf.keras.compression import Compression
     from blinkrun.tf.keras.models import load_model
@@ -85,6 +86,7 @@ _PLACES = {
     "is_distributed": "optimizer",
     "load_model": "models",
     "reducescatter": "values",
+    "shard": ".data",
 }
 
 __all__ = [
@@ -131,6 +133,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "shard",
     "shutdown",
     "size",
     "start_timeline",
@@ -150,7 +153,7 @@ def __getattr__(name: str) -> Any:
         versions.check_tensorflow()
     if name == "callbacks":
         return importlib.import_module(f"{__name__}.callbacks")
-    value = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    value = getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
     globals()[name] = value  # the next look-up finds it
     return value
 
