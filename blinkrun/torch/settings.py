@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from blinkrun import env, log
+from blinkrun.adapter.bucket_sizes import choose_bucket_bytes, choose_direct_bytes
 from blinkrun.adapter.overlap import Overlap, choose_overlap
 from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.engine.request import ADASUM
@@ -24,9 +25,6 @@ from blinkrun.torch.memory import grad_strides
 from blinkrun.torch.owners import has_owner
 from blinkrun.torch.reducer import Reducer
 from blinkrun.types import Op
-
-DEFAULT_BUCKET_BYTES = 25 << 20
-DIRECT_BYTES = 4 << 20
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -98,7 +96,7 @@ class Settings:
         self.overlap = choose(communicator, arguments.overlap)
         bucket_bytes = arguments.bucket_bytes
         if bucket_bytes is None:
-            bucket_bytes = env.size_bytes(env.BUCKET, DEFAULT_BUCKET_BYTES)
+            bucket_bytes = choose_bucket_bytes(None)
         check_every = arguments.check_every
         if check_every is None:
             check_every = env.count(env.CHECK_PARAMETERS, 0)
@@ -253,16 +251,6 @@ def choose(world: Any, wanted: str | None) -> Overlap:
         cross_size=world.cross_size,
         threads=torch.get_num_threads(),
     )
-
-
-def choose_direct_bytes(world: Any) -> int | None:
-    """Return the size from which gradients are not copied; None copies all.
-
-    Two ranks on two cores took 3.8 ms to copy 25 MB and reduce them in the arena, 2.7 ms to reduce
-    them from where they were. But that way ranks wait for each other at every chunk: where they
-    share cores, the copy is no slower.
-    """
-    return DIRECT_BYTES if world.local_size <= world.cores else None
 
 
 def at_least(name: str, value: int, least: int) -> int:
