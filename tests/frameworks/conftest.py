@@ -53,6 +53,15 @@ def job(
 
 
 MakeJob = Callable[..., Job]
+JOBS = {"tf_job", "keras_job", "legacy_job"}
+JOB_TIMEOUT_S = 280  # for all cases of a kind; a minute on a quiet machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give time to the tests of a job: the first of them runs all of its cases."""
+    for item in items:
+        if JOBS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(JOB_TIMEOUT_S + 20))
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +73,7 @@ def make_job(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path) -> Make
         given = {"BLINKRUN_CACHE_DIR": str(plan_cache), "TF_CPP_MIN_LOG_LEVEL": "2", **environ}
         runner = RankRunner(tmp_path_factory.mktemp(kind), environ=given)
         only = os.environ.get("TEST_CASES", "")  # modules, comma-separated: while working on one
-        results = runner("case_suite:run_all", size, timeout_s=170, kind=kind, only=only)
+        results = runner("case_suite:run_all", size, timeout_s=JOB_TIMEOUT_S, kind=kind, only=only)
         return Job(size, results)
 
     return make
