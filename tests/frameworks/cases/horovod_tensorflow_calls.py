@@ -150,6 +150,7 @@ def check_values(rank, size):
     assert np.asarray(hvd_keras.allreduce([1.0, rank])).tolist() == [1.0, (size - 1) / 2]
     assert np.asarray(hvd_keras.allreduce([2.0], op=hvd_keras.Sum)).tolist() == [2.0 * size]
     assert np.asarray(hvd_keras.allreduce([2.0], average=False)).tolist() == [2.0 * size]
+    assert hvd.mpi_ops._allreduce(tf.constant([2.0])).numpy().tolist() == [2.0 * size]  # a sum
     refs = hvd.vars_to_refs([tf.Variable(1.0), [tf.Variable(2.0)]])
     assert hvd.refs_to_vars(refs)[1][0].numpy() == 2.0
     assert [len(part) for part in hvd.split_list(range(7), 3)] == [3, 2, 2]

@@ -54,22 +54,14 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(l: Sequence[Any], n: int) -> list[Sequence[Any]]:  # noqa: E741 - Horovod's name
-    """Return `n` pieces of a sequence whose lengths differ by at most one, longer ones first.
-
-    >>> split_list("abcde", 2)
-    ['abc', 'de']
-    """
+    """Return `n` pieces of a sequence whose lengths differ by at most one, longer ones first."""
     small, larger = divmod(len(l), n)
     ends = [small * (i + 1) + min(i + 1, larger) for i in range(n)]
     return [l[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version is at least `target`, which has three numbers.
-
-    >>> is_version_greater_equal_than("2.21.0-rc1", "2.6.0")
-    True
-    """
+    """Whether a version is at least `target`, which has three numbers."""
     if len(target.split(".")) != 3:
         raise ValueError(f"target is {target!r}; give major.minor.patch")
     return _numbers(ver) >= _numbers(target)

@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 def _best_model_checkpoint() -> Any:
     """Make the class with the arguments that it has in `horovod.keras`."""
 
-    class BestModelCheckpoint(_callbacks.BestModelCheckpoint):  # type: ignore[misc]
+    class BestModelCheckpoint(_callbacks.BestModelCheckpoint):
         """Writes the best model: see `blinkrun.tf.keras.callbacks.BestModelCheckpoint`."""
 
         def __init__(

@@ -4,7 +4,6 @@ Names are looked up in `blinkrun.tf` when they are used: importing this imports 
 """
 
 from blinkrun import tf as _tf
-from horovod.common.names import taken_from
 from horovod.common.util import gpu_available, split_list
 from horovod.tensorflow import (
     compression,
@@ -48,4 +47,4 @@ __all__ = [
 ]
 __all__ += _tf.__all__
 
-__getattr__ = taken_from(__name__, _tf, _tf.__all__)
+__getattr__ = mpi_ops.__getattr__

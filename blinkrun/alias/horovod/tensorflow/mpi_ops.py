@@ -1,5 +1,6 @@
 """The operations of `horovod.tensorflow`: those of `blinkrun.tf`."""
 
+import importlib
 from typing import Any
 
 from blinkrun import tf as _tf
@@ -19,7 +20,21 @@ __all__ = [
 __all__ += _tf.__all__
 
 init = starting(_tf.init)
-__getattr__ = taken_from(__name__, _tf, _tf.__all__)
+_public = taken_from(__name__, _tf, _tf.__all__)
+_INNER = (
+    "_allreduce",
+    "_allreduce_cond",
+    "_grouped_allreduce",
+    "_grouped_allreduce_cond",
+    "_grouped_reducescatter",
+    "_reducescatter",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _INNER:
+        return getattr(importlib.import_module("blinkrun.tf.ops_horovod"), name)
+    return _public(name)
 
 
 def handle_average_backwards_compatibility(op: Any, average: bool | None) -> Any:
