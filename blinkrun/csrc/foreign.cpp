@@ -6,10 +6,12 @@
 #include <pybind11/stl.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,15 +37,19 @@ struct Functions {
   void* (*data)(const void*);
   int (*num_dims)(const void*);
   int64_t (*dim)(const void*, int);
+  void (*set_status)(void*, int, const char*);
+  void (*fail)(void*, void*);
+  void (*fail_making)(void*, void*);
 };
 const std::vector<std::string> names{
     "TF_NewStatus", "TF_DeleteStatus", "TF_GetCode",    "TF_Message",
     "TF_GetInput",  "TF_SetOutput",    "TF_NewTensor",  "TF_DeleteTensor",
-    "TF_TensorData", "TF_NumDims",     "TF_Dim"};
+    "TF_TensorData", "TF_NumDims",     "TF_Dim",        "TF_SetStatus",
+    "TF_OpKernelContext_Failure",      "TF_OpKernelConstruction_Failure"};
 Functions tensorflow{};
 
 void set_functions(const std::vector<uintptr_t>& addresses) {
-  static_assert(sizeof(Functions) == 11 * sizeof(uintptr_t));
+  static_assert(sizeof(Functions) == 14 * sizeof(uintptr_t));
   if (addresses.size() != names.size()) throw std::invalid_argument("one address for each name");
   std::memcpy(&tensorflow, addresses.data(), sizeof tensorflow);
 }
@@ -135,7 +141,73 @@ void kernel_results(uintptr_t context, const std::vector<py::array>& arrays,
   }
 }
 
+// ---- runs --------------------------------------------------------------------------------------
+
 using Callback = std::function<void()>;
+
+constexpr int kCancelled = 1;  // TF_CANCELLED
+py::object* on_make = nullptr;  // never freed: kernels may be made and run after Python's end
+py::object* on_run = nullptr;
+std::atomic<bool> closed{false};
+std::atomic<int> inside{0};  // threads of TensorFlow that are on their way into Python, or there
+
+// Whether a thread of TensorFlow may go into Python; it must not once the interpreter is ending.
+class Entry {
+ public:
+  Entry() { inside.fetch_add(1); }
+  ~Entry() { inside.fetch_sub(1); }
+  bool is_open() const { return !closed.load(); }
+};
+
+void cancel(void (*fail)(void*, void*), void* context) {
+  Status status;
+  tensorflow.set_status(status.get(), kCancelled, "the process is ending");
+  fail(context, status.get());
+}
+
+// Makes a kernel; returns the number that Python gives it.
+void* make_kernel(void* construction) {
+  Entry entry;
+  if (!entry.is_open()) {
+    cancel(tensorflow.fail_making, construction);
+    return nullptr;
+  }
+  py::gil_scoped_acquire gil;
+  try {
+    return reinterpret_cast<void*>(
+        (*on_make)(reinterpret_cast<uintptr_t>(construction)).cast<uintptr_t>());
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("make_kernel");
+    return nullptr;
+  }
+}
+
+// Runs a kernel. TensorFlow's callback is gone when this returns; so it is moved to one that lasts.
+void run_kernel(void* kernel, void* context, void* done) {
+  Entry entry;
+  auto* callback = static_cast<Callback*>(done);
+  if (!entry.is_open()) {
+    cancel(tensorflow.fail, context);
+    (*callback)();
+    return;
+  }
+  auto* taken = new Callback(std::move(*callback));
+  py::gil_scoped_acquire gil;
+  try {
+    (*on_run)(reinterpret_cast<uintptr_t>(kernel), reinterpret_cast<uintptr_t>(context),
+              reinterpret_cast<uintptr_t>(taken));
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("run_kernel");
+  }
+}
+
+// Lets no thread of TensorFlow into Python any more, and waits for those that are there.
+void close_kernels() {
+  closed = true;
+  py::gil_scoped_release release;
+  for (int i = 0; i < 10000 && inside.load() != 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 }  // namespace
 
@@ -145,6 +217,13 @@ void bind_foreign(py::module_& m) {
   m.def("kernel_inputs", &kernel_inputs);
   m.def("kernel_results", &kernel_results);
   m.def("reclaim", &reclaim);
+  m.def("kernel_callbacks", [](py::object make, py::object run) {
+    on_make = new py::object(std::move(make));
+    on_run = new py::object(std::move(run));
+    return py::make_tuple(reinterpret_cast<uintptr_t>(&make_kernel),
+                          reinterpret_cast<uintptr_t>(&run_kernel));
+  });
+  m.def("close_kernels", &close_kernels);
   // TensorFlow passes asynchronous kernels the address of a std::function that is gone when they
   // return; so it is moved to one that lasts until it is run.
   m.def("take_callback", [](uintptr_t address) {

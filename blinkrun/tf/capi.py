@@ -6,6 +6,7 @@ they stay the same from version to version: nothing is compiled and no C++ is re
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 from collections.abc import Callable
@@ -71,10 +72,6 @@ _fail_making = _function("TF_OpKernelConstruction_Failure", None, c_void_p, c_vo
 _step = _function("TF_StepId", c_int64, c_void_p)
 _fail = _function("TF_OpKernelContext_Failure", None, c_void_p, c_void_p)
 
-_MAKE = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-_COMPUTE = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-_for_ever: list[Any] = []  # what C code has the addresses of
-
 native.set_kernel_functions(
     [ctypes.cast(_found(name), c_void_p).value or 0 for name in native.KERNEL_FUNCTIONS]
 )
@@ -138,14 +135,8 @@ def register(op: str, make: Callable[[str], int], compute: Compute) -> None:
     _op_is_stateful(builder, True)
     _register_op(builder, status.pointer)
     status.check()
-
-    def compute_later(number: int, context: int, done: int) -> None:
-        compute(number or 0, context, native.take_callback(done))
-
-    callbacks = (_MAKE(make_kernel), _COMPUTE(compute_later))
-    _for_ever.extend(callbacks)
-    addresses = [ctypes.cast(callback, c_void_p) for callback in callbacks]
-    kernel = _new_kernel(op.encode(), b"CPU", *addresses, None)
+    atexit.register(native.close_kernels)  # no thread of TensorFlow may enter an interpreter's end
+    kernel = _new_kernel(op.encode(), b"CPU", *native.kernel_callbacks(make_kernel, compute), None)
     _register_kernel(op.encode(), kernel, status.pointer)
     status.check()
 

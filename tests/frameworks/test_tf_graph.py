@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from conftest import Job
 
 COMPILED = "cannot run in a function that XLA compiles; set jit_compile=False"
@@ -151,3 +157,38 @@ def test_outside_of_graphs_it_says_so(tf_job: Job) -> None:
     for kind, lines in tf_job.of("without_a_graph"):
         assert kind == "UsageError"
         assert lines == ["local: a call of a graph outside of any; call it in a tf.function"]
+
+
+def test_a_process_may_end_while_calls_run_in_the_background(tmp_path: Path) -> None:
+    """TensorFlow's threads came into an interpreter that was ending: a crash, most of the time."""
+    pytest.importorskip("tensorflow", reason="needs tensorflow")
+    program = """
+import tensorflow as tf
+from blinkrun.tf import graph
+
+class Done:
+    def __init__(self, results):
+        self.results = results
+    def add_done_callback(self, call):
+        call()
+    def wait(self):
+        return self.results
+
+def same(x):
+    return graph.call(lambda arrays: Done(list(arrays)), [x], [tf.TensorSpec((), x.dtype)], "x")[0]
+
+numbers = tf.data.Dataset.range(10).repeat().map(same, num_parallel_calls=4).prefetch(100)
+numbers = iter(numbers)
+print([int(next(numbers)) for _ in range(3)])
+"""
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "BLINKRUN_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout == "[0, 1, 2]\n"
+    assert done.returncode == 0, done.stderr
