@@ -35,7 +35,7 @@ def check(error, text, kind="ValueError"):
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_bad_arguments_are_named(keras_job, name):
-    for answer in keras_job.of("bad_arguments"):
+    for answer in keras_job.of("wrong_arguments_of_optimizers"):
         check(answer[name], ARGUMENTS[name])
 
 

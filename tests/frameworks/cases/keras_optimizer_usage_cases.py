@@ -12,7 +12,7 @@ from blinkrun.tf.keras import backend
 optimizers = keras.optimizers
 
 
-def bad_arguments():
+def wrong_arguments_of_optimizers():
     """Of `DistributedOptimizer`."""
     given = {
         "op": {"op": blink.Max},
@@ -140,7 +140,7 @@ def names():
 
 
 CASES = [
-    "bad_arguments",
+    "wrong_arguments_of_optimizers",
     "not_optimizers",
     "parts_of_a_multi_optimizer",
     "a_variable_that_came_later",
