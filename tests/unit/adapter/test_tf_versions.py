@@ -1,9 +1,11 @@
 """What is said where TensorFlow or Keras is missing or too old, without importing them."""
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -166,3 +168,11 @@ def test_every_name_is_listed_and_elastic_says_why_it_is_absent():
         from blinkrun.tf import elastic  # noqa: F401
     with pytest.raises(AttributeError, match=r"has no attribute 'missing'"):
         _ = blink.missing
+
+
+@pytest.mark.parametrize("package", ["blinkrun.tf", "blinkrun.tf.keras"])
+def test_no_module_takes_the_place_of_a_name(package):
+    """Importing a submodule puts it under its name into the package, instead of what was there."""
+    names = importlib.import_module(package)
+    modules = {found.name for found in pkgutil.iter_modules(names.__path__)}
+    assert modules & set(names.__all__) <= {"callbacks"}

@@ -12,7 +12,7 @@ from blinkrun.tf.keras import state as states
 from blinkrun.tf.keras.callbacks.base import FIRST, Callback
 from blinkrun.tf.keras.callbacks.checkpoint import BestModelCheckpoint
 from blinkrun.tf.keras.callbacks.first_step import when_built
-from blinkrun.tf.keras.join import Epoch
+from blinkrun.tf.keras.epochs import Epoch
 
 
 class JoinCallback(Callback):
