@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import blinkrun
 from blinkrun.adapter.operations import Average
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.engine import engine
-from blinkrun.errors import UsageError
+from blinkrun.errors import NotInitializedError, UsageError
 from blinkrun.tf.keras import backend
 from blinkrun.tf.keras.compression import Compression
 from blinkrun.tf.keras.settings import Settings
@@ -103,6 +104,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
     if num_groups:
         warnings.warn("num_groups is called groups now", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
+    if not blinkrun.is_initialized():
+        raise NotInitializedError("DistributedOptimizer")
     engine.current()
     settings = Settings(
         name=name,
