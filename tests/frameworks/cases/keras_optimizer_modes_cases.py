@@ -80,8 +80,10 @@ def half_precision():
             ours, alone = mlp(), mlp()
         start = backend.host_values(ours.variables)
         ours.compile(blink.DistributedOptimizer(optimizers.SGD(0.1)), "mse")
-        fit(ours, mine, 4)
         alone.compile(optimizers.SGD(0.1), "mse")
+        if name == "mixed_float16":  # few samples overflow sooner than many: none are to here
+            ours.optimizer.initial_scale = alone.optimizer.initial_scale = 256.0
+        fit(ours, mine, 4)
         fit(alone, joined, 4 * blink.size())
         result[name] = outcome(ours, alone, start)
     return result
