@@ -7,13 +7,13 @@ types in a wider one and converted back, integers with the wrap-around of their 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from blinkrun.adapter.wires import OF_SIZE, Wire
 from blinkrun.engine.request import ADASUM, CPU
 from blinkrun.errors import InvalidBufferError
 from blinkrun.tf.arrays import aligned_empty
@@ -33,7 +33,6 @@ DTYPES: dict[np.dtype[Any], DType] = {
 }
 
 _PARTS = {np.dtype(np.complex64): DType.FLOAT32, np.dtype(np.complex128): DType.FLOAT64}
-_OF_SIZE = {1: DType.UINT8, 2: DType.FLOAT16, 4: DType.INT32, 8: DType.INT64}  # bits are kept
 _INT32, _INT64, _FLOAT32 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)
 _UINT64 = np.dtype(np.uint64)
 _WIDER = {
@@ -42,32 +41,6 @@ _WIDER = {
     np.dtype(np.uint32): _INT64,
     _UINT64: _INT64,
 }
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # one object for each way: a quick key
-class Wire:
-    """How tensors of one dtype travel in one kind of call.
-
-    Attributes
-    ----------
-    dtype : DType
-        What the core takes them for.
-    per : int
-        Its elements for each element of the tensor; more than one makes a last dimension.
-    wide : np.dtype or None
-        What they are converted to before, and from after.
-    device : str
-        The request's device, with the dtype where `dtype` alone does not tell it: ranks that give
-        tensors of different dtypes get an error even if both travel alike.
-    op : int or None
-        The operation on the way, where it is not the one asked for.
-    """
-
-    dtype: DType
-    per: int = 1
-    wide: np.dtype[Any] | None = None
-    device: str = CPU
-    op: int | None = None
 
 
 NATIVE = {dtype: Wire(wire) for dtype, wire in DTYPES.items()}
@@ -85,7 +58,7 @@ def moved(dtype: np.dtype[Any]) -> Wire:
     if dtype in NATIVE:
         return NATIVE[dtype]
     _check_is_number(dtype)
-    unit = _OF_SIZE[min(dtype.itemsize, 8)]
+    unit = OF_SIZE[min(dtype.itemsize, 8)]
     return Wire(unit, dtype.itemsize // unit.itemsize, device=f"{CPU} ({dtype.name})")
 
 

@@ -7,12 +7,12 @@ one and converted back, integers with the wrap-around of their own width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import torch
 
+from blinkrun.adapter.wires import OF_SIZE, Wire
 from blinkrun.engine.request import ADASUM, CPU
 from blinkrun.errors import InvalidBufferError
 from blinkrun.types import DType, Op
@@ -34,39 +34,12 @@ _PARTS = {
     torch.complex64: DType.FLOAT32,
     torch.complex128: DType.FLOAT64,
 }
-_OF_SIZE = {1: DType.UINT8, 2: DType.FLOAT16, 4: DType.INT32, 8: DType.INT64}  # bits are kept
 _WIDER = {
     torch.int16: torch.int32,
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
     torch.uint64: torch.int64,
 }
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # one object for each way: a quick key
-class Wire:
-    """How tensors of one dtype travel in one kind of call.
-
-    Attributes
-    ----------
-    dtype : DType
-        What the core takes them for.
-    per : int
-        Its elements for each element of the tensor; more than one makes a last dimension.
-    wide : torch.dtype or None
-        What they are converted to before, and from after.
-    device : str
-        The request's device, with the dtype where `dtype` alone does not tell it: ranks that give
-        tensors of different dtypes get an error even if both travel alike.
-    op : int or None
-        The operation on the way, where it is not the one asked for.
-    """
-
-    dtype: DType
-    per: int = 1
-    wide: torch.dtype | None = None
-    device: str = CPU
-    op: int | None = None
 
 
 NATIVE = {dtype: Wire(wire) for dtype, wire in DTYPES.items()}
@@ -77,7 +50,7 @@ def moved(dtype: torch.dtype) -> Wire:
     """Return how tensors of `dtype` are moved."""
     if dtype in NATIVE:
         return NATIVE[dtype]
-    unit = _OF_SIZE[min(dtype.itemsize, 8)]
+    unit = OF_SIZE[min(dtype.itemsize, 8)]
     return Wire(unit, dtype.itemsize // unit.itemsize, device=f"{CPU} ({label(dtype)})")
 
 
