@@ -81,12 +81,12 @@ ParallelCompile("BLINKRUN_BUILD_JOBS").install()
 setup(
     name="blinkrun",
     version=read_version(),
-    description="Data-parallel training over packed spanning trees: launcher, collectives, torch",
+    description="Data-parallel training over packed spanning trees: torch, TensorFlow, Keras, collectives",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
-    keywords=["distributed", "training", "allreduce", "collectives", "MPI", "pytorch"],
+    keywords=["distributed", "training", "allreduce", "collectives", "MPI", "pytorch", "keras"],
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Developers",
