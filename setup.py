@@ -81,7 +81,7 @@ ParallelCompile("BLINKRUN_BUILD_JOBS").install()
 setup(
     name="blinkrun",
     version=read_version(),
-    description="Data-parallel training over packed spanning trees, for torch, TensorFlow and Keras",
+    description="Data-parallel training over packed spanning trees: torch, TensorFlow, Keras",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",
