@@ -30,6 +30,8 @@ TIMELINE_CYCLES = "BLINKRUN_TIMELINE_MARK_CYCLES"  # with marks for the rounds o
 DDP = "BLINKRUN_DDP"  # set by the launcher for --ddp: init_process_group runs on blink
 CHECK_NAN = "BLINKRUN_CHECK_NAN"  # refuse NaN and infinity in what is reduced
 CHECK_PARAMETERS = "BLINKRUN_CHECK_PARAMETERS"  # steps between checks that parameters agree
+HOST = "BLINKRUN_HOST"  # name of this rank's host, where the system's own does not tell
+NETWORK_GBPS = "BLINKRUN_NETWORK_GBPS"  # of a host's network, where it is not to be measured
 TUNE = "BLINKRUN_TUNE"  # auto | on | off: chunk sizes learned from the job's own calls
 
 DEFAULT_TIMEOUT_S = 600.0

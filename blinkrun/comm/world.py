@@ -78,7 +78,7 @@ def group_by_host(names: Sequence[tuple[str, str]]) -> tuple[tuple[Rank, ...], .
 
 def gather_world(control: ControlPlane) -> World:
     """Return the world as all ranks of `control` see it; every rank must call it."""
-    names = control.allgather((platform.node(), _boot_id()))
+    names = control.allgather((os.environ.get(env.HOST) or platform.node(), _boot_id()))
     return World(
         rank=control.rank,
         size=control.size,

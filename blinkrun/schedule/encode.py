@@ -12,20 +12,41 @@ Layout, in words (`csrc/program.hpp` reads it):
 
 Version 2 is for an emulated machine: each operand has a fourth word, the number + 1 of the link
 that carries it, or 0 for the rank's own memory.
+
+Version 3 is for a program over several hosts. Ranks of operands and waits count on their host
+(`Program.host_ranks`), and ``size`` in the header is how many those are; a word after the header's
+last is the number of all ranks. The other steps are, with ``rank`` among all:
+
+  - ``3 rank stream buffer index``: send; ``4 …``: receive
+  - ``5 rank stream lag``: hold until sent; ``6 …``: until arrived
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Channel, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.ir import (
+    Arrived,
+    Channel,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+    Sent,
+    Signal,
+    Step,
+    Wait,
+)
 from blinkrun.schedule.routes import Routes
 from blinkrun.types import Rank
 
 VERSION = 1
 ROUTED_VERSION = 2
+HOSTS_VERSION = 3
 
 
 def encode(program: Program, rank: Rank, routes: Routes | None = None) -> npt.NDArray[np.int32]:
@@ -35,18 +56,22 @@ def encode(program: Program, rank: Rank, routes: Routes | None = None) -> npt.ND
     ------
     ProgramError
         If `rank` is none of the program's, a number does not fit 31 bits, or an operand needs a
-        link that `routes` lacks.
+        link that `routes` lacks, or there are `routes` and several hosts.
     """
     if not 0 <= rank < program.size:
         raise ProgramError(f"rank {rank} is none of the program's {program.size}")
+    if program.hosts and routes is not None:
+        raise ProgramError("an emulated machine is one host")
     steps = program.ranks[rank]
+    local = {other: index for index, other in enumerate(program.host_ranks(rank))}
+    version = VERSION if routes is None else ROUTED_VERSION
     words = [
-        VERSION if routes is None else ROUTED_VERSION,
+        HOSTS_VERSION if program.hosts else version,
         int(program.collective),
         program.root,
         int(program.addressing),
         program.shares,
-        program.size,
+        len(local),
         program.slots,
         program.slot_depth,
         int(program.eager),
@@ -54,28 +79,41 @@ def encode(program: Program, rank: Rank, routes: Routes | None = None) -> npt.ND
         program.flags,
         len(steps.prologue),
         len(steps.channels),
+        *([program.size] if program.hosts else []),
     ]
     for channel in (*steps.prologue, *steps.channels):
-        words += _channel_words(channel, rank, routes)
+        words += _channel_words(channel, rank, local, routes)
     if max(words) >= 2**31:
         raise ProgramError(f"program has a number beyond 31 bits ({max(words)})")
     return np.array(words, dtype=np.int32)
 
 
-def _channel_words(channel: Channel, rank: Rank, routes: Routes | None) -> list[int]:
+def _channel_words(
+    channel: Channel, rank: Rank, local: Mapping[Rank, int], routes: Routes | None
+) -> list[int]:
     words = [channel.part.start, channel.part.stop, len(channel.steps)]
     for step in channel.steps:
-        words += _step_words(step, rank, routes)
+        words += _step_words(step, rank, local, routes)
     return words
 
 
-def _step_words(step: Step, rank: Rank, routes: Routes | None) -> list[int]:
+def _step_words(
+    step: Step, rank: Rank, local: Mapping[Rank, int], routes: Routes | None
+) -> list[int]:
     match step:
-        case Wait(rank, flag, lag):
-            return [0, rank, flag, lag]
+        case Wait(other, flag, lag):
+            return [0, local[other], flag, lag]
         case Signal(flag):
             return [1, flag]
-    operands = [[o.rank, int(o.buffer), o.index] for o in (*step.dsts, *step.srcs)]
+        case Send(operand, other, stream):
+            return [3, other, stream, int(operand.buffer), operand.index]
+        case Recv(operand, other, stream):
+            return [4, other, stream, int(operand.buffer), operand.index]
+        case Sent(other, stream, lag):
+            return [5, other, stream, lag]
+        case Arrived(other, stream, lag):
+            return [6, other, stream, lag]
+    operands = [[local[o.rank], int(o.buffer), o.index] for o in (*step.dsts, *step.srcs)]
     if routes is not None:
         for words, link in zip(operands, _links(step, rank, routes), strict=True):
             words.append(link)

@@ -16,6 +16,13 @@ Execution of one call, on every rank:
 
 Flags live at the rank that signals them and only count up: after chunk k, `Signal` sets the flag
 to k + 1; `Wait` on it lets chunk k pass when it is at least k + 1 - lag.
+
+**Over several hosts** (`Program.hosts`) ranks address memory and flags of their own host only. What
+goes from host to host is a *message* of one chunk, on a *stream*: `Send` and `Recv` start it, at
+once, and `Sent` and `Arrived` hold their channel until it is through. A message is through when
+both its ends have been started; until then neither operand may be written, nor that of `Recv` read.
+A rank leaves a call when its own messages are through. Two channels do so what one cannot: the one
+starts messages ahead of the other, which waits for them.
 """
 
 from __future__ import annotations
@@ -152,7 +159,66 @@ class Signal:
             raise ProgramError(f"flag {self.flag} is negative")
 
 
-Step = Wait | Reduce | Signal
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start to send the current chunk of `operand`, of this rank, to `rank` on another host.
+
+    `stream` numbers the messages from this rank to that one, one per chunk and in order: of each
+    (from, to, stream) there is one `Send` and one `Recv` in a program, in channels of equal parts.
+    """
+
+    operand: Operand
+    rank: Rank
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.stream < 0:
+            raise ProgramError(f"send to rank {self.rank}, stream {self.stream}")
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Start to receive the current chunk into `operand`, of this rank, from `rank`; see `Send`."""
+
+    operand: Operand
+    rank: Rank
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.stream < 0:
+            raise ProgramError(f"receive from rank {self.rank}, stream {self.stream}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Hold this channel at chunk k until the message of chunk k - `lag` to `rank` is through."""
+
+    rank: Rank
+    stream: int = 0
+    lag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.stream < 0 or self.lag < 0:
+            raise ProgramError(f"sent to rank {self.rank}, stream {self.stream}, lag {self.lag}")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Hold this channel at chunk k until the message of chunk k - `lag` from `rank` is through."""
+
+    rank: Rank
+    stream: int = 0
+    lag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.stream < 0 or self.lag < 0:
+            raise ProgramError(
+                f"arrived from rank {self.rank}, stream {self.stream}, lag {self.lag}"
+            )
+
+
+Message = Send | Recv | Sent | Arrived
+Step = Wait | Reduce | Signal | Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +269,9 @@ class Program:
         a part is one chunk.
     name : str
         For people: ``trees``, ``one-shot``, ``ring``.
+    hosts : tuple of int
+        The host of every rank, numbered from 0 in the order of their first ranks; empty: all ranks
+        are on one.
     """
 
     collective: Collective
@@ -215,6 +284,7 @@ class Program:
     eager: bool = False
     pipelined: bool = False
     name: str = "trees"
+    hosts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -225,6 +295,8 @@ class Program:
             )
         if not 0 <= self.root < len(self.ranks):
             raise ProgramError(f"root {self.root} is none of {len(self.ranks)} ranks")
+        if self.hosts and len(self.hosts) != len(self.ranks):
+            raise ProgramError(f"{len(self.ranks)} ranks on the hosts {self.hosts}")
         for rank, steps in enumerate(self.ranks):
             if steps.prologue and not self.eager:
                 raise ProgramError(
@@ -238,6 +310,12 @@ class Program:
         """Number of ranks."""
         return len(self.ranks)
 
+    def host_ranks(self, rank: Rank) -> tuple[Rank, ...]:
+        """Return the ranks on the host of `rank`, ascending; all where there is one host."""
+        if not self.hosts:
+            return tuple(range(self.size))
+        return tuple(other for other in range(self.size) if self.hosts[other] == self.hosts[rank])
+
     @property
     def flags(self) -> int:
         """Flags that a rank needs (the same on all ranks): one more than the highest used."""
@@ -246,7 +324,7 @@ class Program:
             for steps in self.ranks
             for channel in steps.channels
             for step in channel.steps
-            if not isinstance(step, Reduce)
+            if isinstance(step, (Wait, Signal))
         ]
         return max(used, default=-1) + 1
 
@@ -269,11 +347,27 @@ def _check_channel(program: Program, rank: Rank, channel: Channel) -> None:
     if channel.part.stop > program.shares:
         raise ProgramError(f"{where}: beyond the {program.shares} shares")
     for step in channel.steps:
-        if isinstance(step, Wait) and step.rank >= program.size:
-            raise ProgramError(f"{where}: waits for rank {step.rank} of {program.size}")
-        if isinstance(step, Reduce):
+        if isinstance(step, Wait):
+            if step.rank >= program.size:
+                raise ProgramError(f"{where}: waits for rank {step.rank} of {program.size}")
+            if program.hosts and program.hosts[step.rank] != program.hosts[rank]:
+                raise ProgramError(f"{where}: waits for a flag of rank {step.rank}, another host's")
+        elif isinstance(step, Reduce):
             for operand in (*step.dsts, *step.srcs):
                 _check_operand(program, rank, operand, where)
+        elif not isinstance(step, Signal):
+            _check_message(program, rank, step, where)
+
+
+def _check_message(program: Program, rank: Rank, step: Message, where: str) -> None:
+    if step.rank >= program.size:
+        raise ProgramError(f"{where}: a message with rank {step.rank} of {program.size}")
+    if not program.hosts or program.hosts[step.rank] == program.hosts[rank]:
+        raise ProgramError(f"{where}: a message with rank {step.rank} of the same host")
+    if isinstance(step, (Send, Recv)):
+        if step.operand.rank != rank:
+            raise ProgramError(f"{where}: a message in memory of rank {step.operand.rank}")
+        _check_operand(program, rank, step.operand, where)
 
 
 def _check_operand(program: Program, rank: Rank, operand: Operand, where: str) -> None:
@@ -286,6 +380,8 @@ def _check_operand(program: Program, rank: Rank, operand: Operand, where: str) -
         raise ProgramError(
             f"{where}: no {operand.buffer.name}[{operand.index}] at rank {operand.rank}"
         )
+    if program.hosts and program.hosts[operand.rank] != program.hosts[rank]:
+        raise ProgramError(f"{where}: touches memory of rank {operand.rank} on another host")
     private = {
         Addressing.DIRECT: (),
         Addressing.STAGED: (Buffer.INPUT, Buffer.OUTPUT),
