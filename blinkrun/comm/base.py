@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from blinkrun.errors import UsageError
 from blinkrun.types import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A communicator of the process's MPI as native code uses it, for messages between hosts.
+
+    Attributes
+    ----------
+    functions : mapping of str to int
+        Addresses of ``isend``, ``irecv``, ``testsome``, ``cancel``, ``request_free``,
+        ``get_count`` and ``error_string``.
+    handles : mapping of str to int
+        ``comm`` (all ranks of the control plane, in its order, for this alone), ``byte`` and
+        ``request_null``, as words.
+    sizes : mapping of str to int
+        Bytes of ``request`` and ``status``.
+    any_source : int
+        MPI_ANY_SOURCE.
+    owner : object
+        Keeps the communicator; it is freed with the control plane.
+    """
+
+    functions: Mapping[str, int]
+    handles: Mapping[str, int]
+    sizes: Mapping[str, int]
+    any_source: int
+    owner: Any
 
 
 class ControlPlane(Protocol):
@@ -35,6 +63,18 @@ class ControlPlane(Protocol):
             If `ranks` is no list of different ranks that this rank belongs to.
         CollectiveTimeoutError
             If a rank did not come; `err.ranks` are numbers in this control plane.
+        """
+        ...
+
+    def wire(self) -> Wire | None:
+        """Return a communicator for messages between hosts, or None where there is no MPI.
+
+        Collective. Every call makes another one.
+
+        Raises
+        ------
+        LaunchError
+            If the MPI does not let several threads call it at a time.
         """
         ...
 

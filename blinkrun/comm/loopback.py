@@ -30,6 +30,9 @@ class LoopbackControl:
         check_subset(ranks, rank=self.rank, size=self.size)
         return LoopbackControl()
 
+    def wire(self) -> None:
+        """Return None: there is no MPI."""
+
     def finalize(self) -> None:
         """Do nothing."""
 

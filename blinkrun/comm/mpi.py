@@ -6,6 +6,7 @@ MPI_Finalize waits for the other ranks and a rank that failed must not wait.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 import zlib
@@ -14,7 +15,7 @@ from typing import Any
 
 import mpi4py
 
-from blinkrun.comm.base import check_subset
+from blinkrun.comm.base import Wire, check_subset
 from blinkrun.errors import CollectiveTimeoutError, LaunchError, UsageError
 from blinkrun.types import Rank
 
@@ -37,6 +38,12 @@ if not MPI.Is_initialized():  # a program has set mpi4py.rc.initialize = False
 MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
 MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
 _TAGS = 1 << 14  # MPI guarantees 32767 tags
+_FUNCTIONS = ("Isend", "Irecv", "Testsome", "Cancel", "Request_free", "Get_count", "Error_string")
+_LEVELS = {
+    MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE",
+    MPI.THREAD_FUNNELED: "MPI_THREAD_FUNNELED",
+    MPI.THREAD_SERIALIZED: "MPI_THREAD_SERIALIZED",
+}
 
 
 class MpiControl:
@@ -54,6 +61,7 @@ class MpiControl:
         base = MPI.COMM_WORLD if comm is None else comm
         self._comm = base.Dup()
         self._meetings = base.Dup()  # subsets are made on it: nothing else may match there
+        self._wires: list[Any] = []
         self._ends_mpi = ends_mpi
         self.rank: Rank = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
@@ -75,11 +83,26 @@ class MpiControl:
         finally:
             comm.Free()
 
+    def wire(self) -> Wire:
+        """Return a duplicate of the communicator as native code uses it, for this alone."""
+        _check_threads()
+        comm = self._comm.Dup()
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._wires.append(comm)
+        handles = {"comm": comm, "byte": MPI.BYTE, "request_null": MPI.REQUEST_NULL}
+        return Wire(
+            functions=_functions(),
+            handles={name: MPI._handleof(handle) for name, handle in handles.items()},
+            sizes={"request": MPI._sizeof(MPI.Request), "status": MPI._sizeof(MPI.Status)},
+            any_source=int(MPI.ANY_SOURCE),
+            owner=comm,
+        )
+
     def finalize(self) -> None:
         """Free what is ours; finalise MPI unless the program had loaded mpi4py and so does it."""
         if MPI.Is_finalized():
             return
-        for comm in (self._comm, self._meetings):
+        for comm in (self._comm, self._meetings, *self._wires):
             if comm != MPI.COMM_NULL:
                 comm.Free()
         if self._ends_mpi and _is_ours:
@@ -138,6 +161,29 @@ def ranks_of(comm: Any) -> list[Rank]:
 def library() -> str:
     """Return the first line of the MPI's own version text."""
     return str(MPI.Get_library_version()).splitlines()[0].strip(" \0")
+
+
+def _check_threads() -> None:
+    level = MPI.Query_thread()
+    if level != MPI.THREAD_MULTIPLE:
+        raise LaunchError(
+            f"between hosts MPI must take calls of several threads (MPI_THREAD_MULTIPLE), but this"
+            f" one ({library()}) gives {_LEVELS.get(level, level)}: leave mpi4py.rc.threads and"
+            " mpi4py.rc.thread_level as they are, and use an MPI that is built for it"
+        )
+
+
+def _functions() -> dict[str, int]:
+    """Return the addresses of what native code calls: in the MPI that mpi4py's module is bound to.
+
+    Looking up a name in a module finds it in the libraries that it was linked with.
+    """
+    module = ctypes.CDLL(MPI.__file__)
+    found = {}
+    for name in _FUNCTIONS:
+        address = ctypes.cast(getattr(module, f"MPI_{name}"), ctypes.c_void_p).value
+        found[name.lower()] = int(address or 0)
+    return found
 
 
 def _numbers(comm: Any) -> list[Rank]:

@@ -93,6 +93,9 @@ class SocketControl:
             secret, rank=chosen.index(self.rank), size=len(chosen), timeout_s=timeout_s
         )
 
+    def wire(self) -> None:
+        """Return None: there is no MPI."""
+
     def finalize(self) -> None:
         """Close the connections."""
         while self._peers:

@@ -73,6 +73,9 @@ class ThreadControl:
             ) from None
         return control
 
+    def wire(self) -> None:
+        """Return None: there is no MPI."""
+
     def finalize(self) -> None:
         """Do nothing: threads end by themselves."""
 

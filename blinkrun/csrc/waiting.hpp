@@ -15,7 +15,7 @@ namespace blinkrun {
 
 // Why a call ended without a result. Becomes a Python exception in module.cpp.
 struct Failure {
-  enum class Kind { kMismatch, kTimeout, kPeerLeft, kAborted, kInvalid, kClosed };
+  enum class Kind { kMismatch, kTimeout, kPeerLeft, kAborted, kInvalid, kClosed, kMpi };
   Kind kind;
   std::string text;
   std::vector<int> ranks;

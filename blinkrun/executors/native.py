@@ -11,6 +11,7 @@ from blinkrun import _core
 from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
+    CollectiveError,
     CollectiveTimeoutError,
     InternalError,
     InvalidBufferError,
@@ -85,6 +86,8 @@ def translate(failure: Exception, timeout_s: float) -> BlinkrunError:
             error = InvalidBufferError(text)
         case 5:
             error = NotInitializedError("the journal")
+        case 6:
+            error = CollectiveError(f"MPI between hosts: {text}")
         case _:
             error = InternalError(text)
     return error

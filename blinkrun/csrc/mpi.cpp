@@ -1,0 +1,114 @@
+#include "mpi.hpp"
+
+#include <cstring>
+
+#include "waiting.hpp"
+
+namespace blinkrun {
+
+namespace {
+
+using Word = uint64_t;  // a handle
+using Isend = int (*)(const void*, int, Word, int, int, Word, void*);
+using Irecv = int (*)(void*, int, Word, int, int, Word, void*);
+using Testsome = int (*)(int, void*, int*, int*, void*);
+using OfRequest = int (*)(void*);
+using GetCount = int (*)(const void*, Word, int*);
+using ErrorString = int (*)(int, char*, int*);
+
+constexpr int kErrorText = 4096;  // more than any MPI's MPI_MAX_ERROR_STRING
+
+template <class Function> Function at(uintptr_t address) {
+  return reinterpret_cast<Function>(address);
+}
+
+}  // namespace
+
+Messages::Messages(const MpiConfig& config) : config_(config) {}
+
+Messages::~Messages() { abandon(); }
+
+void Messages::check(int code, const char* what) const {
+  if (code == 0) return;
+  char text[kErrorText] = "";
+  int length = 0;
+  at<ErrorString>(config_.error_string)(code, text, &length);
+  throw Failure{Failure::Kind::kMpi, std::string(what) + ": " + text, {}};
+}
+
+Messages::Id Messages::start(bool is_send, void* data, size_t bytes, int rank, int tag) {
+  if (free_.empty()) {
+    const size_t before = slots_.size(), now = before ? 2 * before : 16;
+    slots_.resize(now);
+    requests_.resize((now * config_.request_bytes + 7) / 8);
+    statuses_.resize((now * config_.status_bytes + 7) / 8);
+    indices_.resize(now);
+    for (size_t id = now; id-- > before;) {
+      std::memcpy(request(Id(id)), &config_.request_null, config_.request_bytes);
+      free_.push_back(Id(id));
+    }
+  }
+  const Id id = free_.back();
+  const int code =
+      is_send ? at<Isend>(config_.isend)(data, int(bytes), config_.byte, rank, tag, config_.comm, request(id))
+              : at<Irecv>(config_.irecv)(data, int(bytes), config_.byte, rank, tag, config_.comm, request(id));
+  check(code, is_send ? "MPI_Isend" : "MPI_Irecv");
+  free_.pop_back();
+  slots_[id] = Slot{true, false, is_send, bytes};
+  ++pending_;
+  return id;
+}
+
+Messages::Id Messages::send(const void* data, size_t bytes, uint32_t rank, int tag) {
+  return start(true, const_cast<void*>(data), bytes, int(rank), tag);
+}
+
+Messages::Id Messages::recv(void* data, size_t bytes, uint32_t rank, int tag) {
+  return start(false, data, bytes, int(rank), tag);
+}
+
+Messages::Id Messages::recv_any(void* data, size_t bytes, int tag) {
+  return start(false, data, bytes, config_.any_source, tag);
+}
+
+bool Messages::progress() {
+  if (!pending_) return false;
+  int count = 0;
+  check(at<Testsome>(config_.testsome)(int(slots_.size()), requests_.data(), &count, indices_.data(),
+                                       statuses_.data()),
+        "MPI_Testsome");
+  for (int i = 0; i < count; ++i) {
+    Slot& slot = slots_[size_t(indices_[size_t(i)])];
+    slot.through = true;
+    --pending_;
+    if (slot.is_send) continue;
+    const char* status = reinterpret_cast<const char*>(statuses_.data()) + size_t(i) * config_.status_bytes;
+    int bytes = 0;
+    check(at<GetCount>(config_.get_count)(status, config_.byte, &bytes), "MPI_Get_count");
+    slot.bytes = size_t(bytes);
+  }
+  return count > 0;
+}
+
+bool Messages::finish(Id id, size_t* bytes) {
+  Slot& slot = slots_[id];
+  if (!slot.through) return false;
+  if (bytes) *bytes = slot.bytes;
+  slot = Slot{};
+  free_.push_back(id);
+  return true;
+}
+
+void Messages::abandon() {
+  for (Id id = 0; pending_ && id < slots_.size(); ++id) {
+    Slot& slot = slots_[id];
+    if (!slot.used || slot.through) continue;
+    if (!slot.is_send) at<OfRequest>(config_.cancel)(request(id));
+    at<OfRequest>(config_.request_free)(request(id));
+    slot = Slot{};
+    free_.push_back(id);
+    --pending_;
+  }
+}
+
+}  // namespace blinkrun

@@ -1,0 +1,74 @@
+// Messages between hosts by the MPI that the process has loaded, whichever it is.
+//
+// The core links no MPI: `comm/mpi.py` gives the addresses of its functions and its handles, which
+// are words of 4 or 8 bytes. A 4-byte handle is passed in a register, of which MPI reads one half.
+// MPI must grant MPI_THREAD_MULTIPLE: several threads work with `Messages` of their own at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace blinkrun {
+
+// Who uses which tags of a communicator of ours. MPI guarantees 32767 of them.
+constexpr int kStreamTag = 0;        // + stream: chunks of a program's stream, in order
+constexpr int kMostStreams = 8192;   // between two ranks
+constexpr int kEntryTag = 8192;      // what the ranks of a host call
+constexpr int kAlarmTag = 8193;      // a rank has left, or has aborted the job
+constexpr int kJournalTag = 8194;    // messages of the engine
+constexpr int kPairHeadTag = 8195;   // messages from rank to rank: tag and size
+constexpr int kPairTag = 16384;      // + number modulo kPairTags: their bytes
+constexpr int kPairTags = 8192;
+
+// Functions and handles of an MPI, and a communicator in which ranks count as they do in the group.
+struct MpiConfig {
+  uintptr_t isend = 0, irecv = 0, testsome = 0, cancel = 0, request_free = 0, get_count = 0,
+            error_string = 0;
+  uint64_t comm = 0, byte = 0, request_null = 0;
+  uint32_t request_bytes = 0, status_bytes = 0;
+  int any_source = 0;
+};
+
+// Messages that one thread at a time has on their way. Throws Failure (kMpi) if MPI says no.
+class Messages {
+ public:
+  using Id = uint32_t;
+  static constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message
+
+  explicit Messages(const MpiConfig& config);
+  ~Messages();  // abandons what is on its way
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  // Start a message; the memory stays the caller's, untouched until `finish` has said true.
+  Id send(const void* data, size_t bytes, uint32_t rank, int tag);
+  Id recv(void* data, size_t bytes, uint32_t rank, int tag);  // of at most so many bytes
+  Id recv_any(void* data, size_t bytes, int tag);  // from whoever sends first, who says so in it
+
+  bool progress();  // let MPI work; whether any message got through
+  // Whether a message is through; then its number is free for another, and must not be used again.
+  bool finish(Id id, size_t* bytes = nullptr);
+  size_t on_their_way() const { return pending_; }
+  void abandon();  // cancel what can be cancelled, forget the rest
+
+ private:
+  struct Slot {
+    bool used, through, is_send;
+    size_t bytes;
+  };
+  Id start(bool is_send, void* data, size_t bytes, int rank, int tag);
+  void check(int code, const char* what) const;
+  char* request(Id id) { return reinterpret_cast<char*>(requests_.data()) + id * config_.request_bytes; }
+
+  MpiConfig config_;
+  std::vector<uint64_t> requests_;  // room for an array of MPI_Request
+  std::vector<uint64_t> statuses_;
+  std::vector<int> indices_;
+  std::vector<Slot> slots_;
+  std::vector<Id> free_;
+  size_t pending_ = 0;
+};
+
+}  // namespace blinkrun
