@@ -31,7 +31,8 @@ demo: $(DEMO)/.blinkrun
 	$(DEMO)/bin/blinkrun -np 2 examples/torch_digits.py
 
 test: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m pytest --run-slow --require=mpi,torch,tensorflow,keras,tf_keras $(PYTEST_FLAGS)
+	$(TEST)/bin/python -m pytest -n 2 --dist loadgroup --run-slow \
+	  --require=mpi,torch,tensorflow,keras,tf_keras $(PYTEST_FLAGS)
 
 check: lint
 	$(TEST)/bin/python -m pytest -q -n 2 tests/unit $(PYTEST_FLAGS)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
+UNIT = TESTS / "unit"
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
@@ -51,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # With pytest -n 2 --dist loadgroup one worker has what starts processes, one after the other,
+    # and the other has the unit tests.
+    for item in items:
+        if UNIT not in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("jobs"))
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run with --run-slow")
