@@ -14,7 +14,7 @@ from blinkrun import env
 from blinkrun.comm import world as places
 from blinkrun.communicator import Communicator
 from blinkrun.errors import LaunchError
-from blinkrun.executors import cpu
+from blinkrun.executors import cpu, joining
 from blinkrun.planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def assemble(  # noqa: PLR0913
         )
     # Ranks may be bound to a core each: the job has the cores of all of them.
     affinity = frozenset[int]().union(*control.allgather(os.sched_getaffinity(0)))
-    cores = cpu.usable_cores(affinity)
+    cores = joining.usable_cores(affinity)
     if plan is None:
         plan = agreed_plan(
             control,
@@ -86,7 +86,7 @@ def assemble(  # noqa: PLR0913
         control,
         world.local_ranks,
         plan,
-        arena_bytes=env.size_bytes(env.ARENA, arena_bytes or cpu.default_arena_bytes()),
+        arena_bytes=env.size_bytes(env.ARENA, arena_bytes or joining.default_arena_bytes()),
         timeout_s=timeout_s,
         cores=cores,
         names=names,

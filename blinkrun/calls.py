@@ -8,7 +8,7 @@ import numpy as np
 
 from blinkrun.buffers import View, is_torch, view
 from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.executors.cpu import Request
+from blinkrun.executors.base import Request
 from blinkrun.types import Collective, DType, Op, Rank
 
 

@@ -21,7 +21,7 @@ from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
 from blinkrun.errors import InvalidBufferError, NotInitializedError
 from blinkrun.executors import native
-from blinkrun.executors.cpu import CpuExecutor, Request, Tuner
+from blinkrun.executors.base import Executor, Request, Tuner
 from blinkrun.executors.journal import NativeJournal
 from blinkrun.messages import PointToPoint
 from blinkrun.planner.plan import Plan
@@ -69,11 +69,11 @@ class Communicator(PointToPoint):
     """
 
     def __init__(
-        self, control: ControlPlane, world: World, executor: CpuExecutor, cores: int
+        self, control: ControlPlane, world: World, executor: Executor, cores: int
     ) -> None:
         self._control = control
         self._world = world
-        self._executor: CpuExecutor | None = executor
+        self._executor: Executor | None = executor
         self._fast = executor.fast
         self._cores = cores
         # Jobs and the memory that they work on: a handle may be dropped before its job is through.
@@ -133,7 +133,7 @@ class Communicator(PointToPoint):
         return self.executor.plan
 
     @property
-    def executor(self) -> CpuExecutor:
+    def executor(self) -> Executor:
         """The executor; raises NotInitializedError after shutdown."""
         if self._executor is None:
             raise NotInitializedError("a collective")
@@ -396,7 +396,7 @@ class Communicator(PointToPoint):
                 self._at_close.pop()()
 
     def tune(self, tuners: Mapping[Addressing, Tuner]) -> None:
-        """Let tuners choose the chunks of calls; see `CpuExecutor.tune`. Not collective."""
+        """Let tuners choose the chunks of calls; see `Executor.tune`. Not collective."""
         self.executor.tune(tuners)
         self._fast = self.executor.fast
 

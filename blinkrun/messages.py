@@ -14,7 +14,7 @@ from typing import Any
 from blinkrun.buffers import View, raw_view
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.executors import native
-from blinkrun.executors.cpu import CpuExecutor
+from blinkrun.executors.base import Executor
 from blinkrun.types import Rank
 
 _TAGS = 2**63
@@ -49,7 +49,7 @@ class PointToPoint(ABC):
 
     @property
     @abstractmethod
-    def executor(self) -> CpuExecutor:
+    def executor(self) -> Executor:
         """What the ranks share; raises NotInitializedError after shutdown."""
 
     def send(self, array: Any, dst: Rank, tag: int = 0) -> None:
@@ -131,7 +131,7 @@ class PointToPoint(ABC):
             raise native.translate(failure, executor.timeout_s) from None
 
 
-def _checked(executor: CpuExecutor, message: Send | Recv, peer: Rank) -> View:
+def _checked(executor: Executor, message: Send | Recv, peer: Rank) -> View:
     what = "send" if isinstance(message, Send) else "recv"
     _check_place(executor, peer, message.tag, what)
     found = raw_view(message.array, f"{what}: array")
@@ -140,7 +140,7 @@ def _checked(executor: CpuExecutor, message: Send | Recv, peer: Rank) -> View:
     return found
 
 
-def _check_place(executor: CpuExecutor, peer: Rank, tag: int, what: str) -> None:
+def _check_place(executor: Executor, peer: Rank, tag: int, what: str) -> None:
     if peer == executor.rank:
         raise UsageError(f"{what}: rank {peer} is this rank; only another one can take part")
     if not 0 <= peer < executor.size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blinkrun.executors.cpu import Request as Call
+from blinkrun.executors.base import Request as Call
 from blinkrun.types import Collective, DType, Op
 
 if TYPE_CHECKING:

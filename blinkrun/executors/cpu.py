@@ -10,124 +10,25 @@ With an emulation the same programs run at the pace of another machine (`emulati
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterator, Mapping, Sequence
 
 from blinkrun.comm.base import ControlPlane
-from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.executors import native
+from blinkrun.errors import UsageError
+from blinkrun.executors.base import Executor, Request, Tuner, not_fast
 from blinkrun.executors.emulation import Emulation
-from blinkrun.executors.rendezvous import exchange, make_memory
+from blinkrun.executors.joining import join
 from blinkrun.planner.plan import Plan
 from blinkrun.schedule.choice import Choices
 from blinkrun.schedule.encode import encode
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower, lower_packing
-from blinkrun.types import Collective, DType, Op, Rank
+from blinkrun.types import Collective, Rank
 
 _ONE_BLOCK = (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
-JOIN_TIMEOUT_S = 60.0
-PAGE = 4096
 ANY_SIZE = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How the executor waits and cuts; measured on shared-memory hosts (docs/benchmarks).
-
-    Attributes
-    ----------
-    spins : int
-        Looks at a flag before yielding the core; 0 where ranks outnumber cores.
-    yield_s : float
-        Seconds of yielding before sleeping on a futex.
-    chunk_bytes : int
-        Largest chunk of a pipelined program.
-    eager_bytes : int
-        Largest block that goes the one-shot way.
-    """
-
-    spins: int
-    yield_s: float
-    chunk_bytes: int
-    eager_bytes: int
-
-
-def tuning(local_size: int, cores: int, *, one_session: bool = True) -> Tuning:
-    """Return the tuning for `local_size` ranks on `cores` cores.
-
-    Linux groups processes by session for scheduling (autogroup), and yielding gives way only
-    inside a group. Ranks that share cores but no session (MPICH makes one for each) would yield to
-    nobody until their time slice ends: they sleep at once.
-    """
-    chunk_bytes, eager_bytes = 64 << 10, 2 << 10
-    if local_size <= cores:
-        return Tuning(2000, 1e-3, chunk_bytes, eager_bytes)
-    return Tuning(0, 5e-4 if one_session else 0.0, chunk_bytes, eager_bytes)
-
-
-def usable_cores(affinity: Set[int]) -> int:
-    """Return how many of the cores in `affinity` the cgroup's quota leaves."""
-    cores = len(affinity)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
-
-
-def default_arena_bytes() -> int:
-    """Return the address space of an arena: the host's memory; only what is touched counts."""
-    return max(os.sysconf("SC_PHYS_PAGES") * PAGE, 1 << 30)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One call, in addresses: what the core needs to know. `keep` keeps the memory alive."""
-
-    collective: Collective
-    dtype: DType
-    op: Op
-    root: int
-    input: int
-    output: int
-    count: int
-    prescale: float
-    postscale: float
-    keep: tuple[Any, ...] = ()
-
-    def args(self) -> tuple[int, int, int, int, int, int, int, float, float]:
-        """Return the arguments of the core's `run` and `submit`."""
-        return (
-            int(self.collective),
-            int(self.dtype),
-            int(self.op),
-            self.root,
-            self.input,
-            self.output,
-            self.count,
-            self.prescale,
-            self.postscale,
-        )
-
-
-class Tuner(Protocol):
-    """Chooses the chunks of calls, and learns how long they took (`select.online`)."""
-
-    def chunk_bytes(self, collective: Collective, size_bytes: int, root: Rank = 0) -> int:
-        """Return the chunk of the next such call; 0 leaves it to the program."""
-
-    def record(self, collective: Collective, size_bytes: int, time_ns: int, root: Rank = 0) -> None:
-        """Learn how long the call took."""
-
-
-class CpuExecutor:
+class CpuExecutor(Executor):
     """One rank's part in the group of its host; every rank of the host must make one.
 
     Parameters
@@ -189,50 +90,24 @@ class CpuExecutor:
                 f"{emulation.topology.name} has {emulation.topology.size} ranks, the job has"
                 f" {self.size}"
             )
-        arena_bytes = -(-max(arena_bytes, native.ARENA_RESERVED + PAGE) // PAGE) * PAGE
-        files = exchange(
+        self.group = join(
             control,
             ranks,
-            make_control=self._make_control,
+            names=list(ranks if names is None else names),
             arena_bytes=arena_bytes,
-            timeout_s=JOIN_TIMEOUT_S,
+            timeout_s=timeout_s,
+            cores=cores,
+            sharing=sharing,
+            rates=emulation.bytes_per_s if emulation else (),
+            within_reach=self._reaches if emulation else None,
+            more={"links": [list(link) for link in emulation.links]} if emulation else None,
         )
-        sessions = set(control.allgather(os.getsid(0)))
-        sharing = max(self.size, sharing)
-        choice = tuning(sharing, cores, one_session=len(sessions) == 1)
-        try:
-            self.group = native.Group(
-                rank=self.rank,
-                names=list(ranks if names is None else names),
-                control_fd=files.control,
-                arena_fds=self._within_reach(files.arenas),
-                arena_bytes=arena_bytes,
-                timeout_s=timeout_s,
-                spins=choice.spins,
-                yield_s=choice.yield_s,
-                chunk_bytes=choice.chunk_bytes,
-                eager_bytes=choice.eager_bytes,
-                links=[list(link) for link in emulation.links] if emulation else [],
-                rates=list(emulation.bytes_per_s) if emulation else [],
-            )
-        finally:
-            files.close()
         self.fast = self.group.fast()
         if emulation is None:  # there, what is not called need not fit the machine
             self.load(Collective.ALLREDUCE, 0)
 
-    def _make_control(self) -> int:
-        resources = len(self.emulation.bytes_per_s) if self.emulation else 0
-        fd = make_memory("control", native.control_bytes(self.size, resources))
-        native.format_control(fd, self.size, resources)
-        return fd
-
-    def _within_reach(self, arenas: Sequence[int]) -> list[int]:
-        """Return the arenas' files, -1 for those of ranks that no link of the machine reaches."""
-        emulation = self.emulation
-        if emulation is None:
-            return list(arenas)
-        return [fd if emulation.reaches(self.rank, at) else -1 for at, fd in enumerate(arenas)]
+    def _reaches(self, other: int) -> bool:
+        return self.emulation is None or self.emulation.reaches(self.rank, other)
 
     def load(self, collective: Collective, root: Rank) -> None:
         """Lower the programs of `collective` and hand them to the core, if it has them not yet."""
@@ -311,7 +186,7 @@ class CpuExecutor:
         good. Its calls then go the long way, which takes about a microsecond more.
         """
         self.tuners = tuners
-        self.fast = _not_fast
+        self.fast = not_fast
 
     def run(self, request: Request, *, may_spin: bool = True) -> None:
         """Run one call to its end; without `may_spin` a waiting thread leaves its core at once."""
@@ -349,27 +224,3 @@ class CpuExecutor:
             self.group.set_chunk_bytes(0)
         took_ns = self.group.last_paced_ns() if self.emulation else self.group.last_ns()
         tuner.record(*call, took_ns, root=request.root)
-
-    def submit(self, request: Request) -> Any:
-        """Queue one call for the helper thread; the job's `wait()` raises what went wrong."""
-        self.load(request.collective, request.root)
-        return self.group.submit(*request.args())
-
-    def empty_bytes(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return `num_bytes` of arena memory; it is given back when the array is gone."""
-        try:
-            return np.asarray(self.group.empty(num_bytes))
-        except MemoryError:
-            raise InvalidBufferError(
-                f"the arena has no {num_bytes} bytes left ({self.group.arena_in_use()} in use);"
-                " set BLINKRUN_ARENA_BYTES to more"
-            ) from None
-
-    def contains(self, pointer: int) -> bool:
-        """Whether `pointer` lies in this rank's arena."""
-        return bool(self.group.contains(pointer))
-
-
-def _not_fast(*_: Any) -> bool:
-    """Stand for the core's short way where every call is to take the long one."""
-    return False

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blinkrun.communicator import Communicator
-from blinkrun.executors.cpu import Request
+from blinkrun.executors.base import Request
 from blinkrun.nccl.constants import ElementType
 from blinkrun.nccl.status import Status, refused
 from blinkrun.types import Collective, Op, Rank

@@ -14,7 +14,7 @@ import torch
 
 from blinkrun.communicator import Communicator
 from blinkrun.errors import InvalidBufferError
-from blinkrun.executors.cpu import Request
+from blinkrun.executors.base import Request
 from blinkrun.torch.distributed.exchange import exchange, fan_in, fan_out
 from blinkrun.torch.distributed.reductions import (
     NATIVE,
