@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,7 +84,8 @@ def run(options: Options, ours: Library, peers: Sequence[Library], control: Cont
     show = _print_line if control.rank == 0 else _print_nothing
     libraries = [ours, *peers, *(make_memory() if options.memory else [])]
     effort = Effort(calls=options.calls, warmup=options.warmup, rounds=options.rounds)
-    for line in parameter_lines(options, control.size, _refusals(options, peers, control.size)):
+    ranks = _ranks_of_hosts(control)
+    for line in parameter_lines(options, ranks, _refusals(options, peers, control.size)):
         show(line)
     for line in header_lines(options):
         show(line)
@@ -95,7 +97,7 @@ def run(options: Options, ours: Library, peers: Sequence[Library], control: Cont
     for line in closing_lines(rows):
         show(line)
     if control.rank == 0:
-        _write(options, rows, control.size)
+        _write(options, rows, ranks)
     return 1 if control.rank == 0 and any(row.wrong for row in rows) else 0
 
 
@@ -105,8 +107,14 @@ def _refusals(options: Options, peers: Sequence[Library], num_ranks: int) -> lis
     return [f"{reason}: '-' there" for reason in reasons if reason is not None]
 
 
-def _write(options: Options, rows: Sequence[Row], num_ranks: int) -> None:
-    result: dict[str, Any] = as_json(rows, options, num_ranks)
+def _ranks_of_hosts(control: Control) -> list[int]:
+    """Return how many ranks each host has, hosts in their order; every rank must call it."""
+    hosts = Counter(control.allgather_object(getattr(control, "cross_rank", 0)))
+    return [hosts[host] for host in sorted(hosts)]
+
+
+def _write(options: Options, rows: Sequence[Row], ranks: Sequence[int]) -> None:
+    result: dict[str, Any] = as_json(rows, options, ranks)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.plot is not None:

@@ -13,7 +13,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blinkrun.bench.libraries import Call, Control, Library
 from blinkrun.bench.work import Buffers, Work, count_wrong, fill
@@ -37,13 +37,34 @@ class Effort:
 class Row:
     """What was measured of `work`: microseconds of a call by library, first in the table first.
 
-    `wrong` counts the wrong elements of the first library over all ranks. A library that refused
-    is absent from `time_us`.
+    `wrong` counts the wrong elements of the first library over all ranks. `cores` is how many cores
+    all ranks together kept busy in the timed blocks of a library. A library that refused is absent
+    from both.
     """
 
     work: Work
     wrong: int
     time_us: Mapping[str, float]
+    cores: Mapping[str, float] = field(default_factory=dict)
+
+
+class Watch:
+    """A clock that notes, each time it is read, how long this process has computed so far."""
+
+    def __init__(self, clock: Clock, busy: Clock = time.process_time) -> None:
+        self._clock = clock
+        self._busy = busy
+        self._noted_s = self._before_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the clock's time in seconds."""
+        self._before_s, self._noted_s = self._noted_s, self._busy()
+        return self._clock()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds, of all threads, between the last two readings."""
+        return self._noted_s - self._before_s
 
 
 def measure(
@@ -65,11 +86,26 @@ def measure(
         fill(work, control.rank, buffers)  # touched before it is timed
     blocks = {name: _block_length(call, control, effort, clock) for name, call in calls.items()}
     mine: dict[str, list[float]] = {name: [] for name in calls}
+    busy_s = dict.fromkeys(calls, 0.0)
+    watch = Watch(clock)
     for _ in range(effort.rounds):
         for name, call in calls.items():
-            mine[name].append(timed_block(call, blocks[name], control, clock))
+            mine[name].append(timed_block(call, blocks[name], control, watch))
+            busy_s[name] += watch.busy_s / blocks[name]
     everyone = control.allgather_object(mine)
-    return Row(work, wrong, {name: 1e6 * median_of_slowest(everyone, name) for name in calls})
+    everyone_busy = control.allgather_object(busy_s)
+    times_us = {name: 1e6 * median_of_slowest(everyone, name) for name in calls}
+    return Row(work, wrong, times_us, _cores(everyone, everyone_busy))
+
+
+def _cores(
+    everyone: Sequence[Mapping[str, Sequence[float]]], busy_s: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """Return how many cores each library kept busy: seconds computed by seconds that passed."""
+    return {
+        name: sum(each[name] for each in busy_s) / max(sum(times), 1e-9)
+        for name, times in everyone[0].items()
+    }
 
 
 def checked(work: Work, control: Control, buffers: Buffers, call: Call) -> int:

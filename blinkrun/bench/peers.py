@@ -6,6 +6,7 @@ Each peer gets the form of the call that costs it least: buffers described befor
 from __future__ import annotations
 
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -99,11 +100,26 @@ class Gloo:
         self._dist = dist
         self._memory = memory
         self._control = control
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks of a bench share a host
-        folder = tempfile.mkdtemp(prefix="blinkrun-gloo-") if control.rank == 0 else ""
-        self._meeting = Path(control.broadcast_object(folder)) / "store"  # later groups meet there
-        store = dist.FileStore(str(self._meeting), control.size)
+        self._file: Path | None = None
+        several = len(set(control.allgather_object(platform.node()))) > 1
+        store = self._over_tcp() if several else self._by_file()
         dist.init_process_group("gloo", store=store, rank=control.rank, world_size=control.size)
+
+    def _by_file(self) -> Any:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of one host
+        folder = tempfile.mkdtemp(prefix="blinkrun-gloo-") if self._control.rank == 0 else ""
+        self._file = Path(self._control.broadcast_object(folder)) / "store"  # later groups too
+        return self._dist.FileStore(str(self._file), self._control.size)
+
+    def _over_tcp(self) -> Any:
+        """Return a store at the first rank, under the name that its host has for others."""
+        name, port = os.environ.get("MASTER_ADDR") or platform.node(), 0
+        is_first = self._control.rank == 0
+        if is_first:
+            first = self._dist.TCPStore(name, 0, is_master=True, wait_for_workers=False)
+            port = first.port
+        name, port = self._control.broadcast_object((name, port))
+        return first if is_first else self._dist.TCPStore(name, port, is_master=False)
 
     def refuses(self, work: Work) -> str | None:
         """Refuse what gloo does not implement."""
@@ -145,9 +161,9 @@ class Gloo:
         self._control.barrier()
         self._dist.destroy_process_group()
         self._control.barrier()
-        if self._control.rank == 0:
-            self._meeting.unlink(missing_ok=True)
-            self._meeting.parent.rmdir()
+        if self._file is not None and self._control.rank == 0:
+            self._file.unlink(missing_ok=True)
+            self._file.parent.rmdir()
 
 
 def _as_tensor(array: Array, dtype: DType) -> Any:

@@ -15,11 +15,12 @@ from blinkrun.version import __version__
 OURS = "blinkrun"
 
 
-def parameter_lines(options: Options, num_ranks: int, notes: Sequence[str] = ()) -> list[str]:
-    """Return what was asked for, as lines that begin with ``#``."""
+def parameter_lines(options: Options, ranks: Sequence[int], notes: Sequence[str] = ()) -> list[str]:
+    """Return what was asked for, as lines that begin with ``#``; `ranks` are those of each host."""
     calls = str(options.calls) if options.calls else "by time"
+    hosts = f" on {len(ranks)} hosts ({' + '.join(map(str, ranks))})," if len(ranks) > 1 else ""
     lines = [
-        f"blinkrun {__version__} bench: {options.collective}, {num_ranks} rank(s)"
+        f"blinkrun {__version__} bench: {options.collective}, {sum(ranks)} rank(s){hosts}"
         f" on {os.cpu_count()} core(s), {platform.node()}",
         f"dtype {options.dtype.label}, op {options.op.name.lower()}, root {options.root},"
         f" buffers {options.buffers}, against {', '.join(options.against) or 'none'}",
@@ -83,10 +84,11 @@ def memory_time_us(row: Row) -> float | None:
     return min(times) if times else None
 
 
-def as_json(rows: Sequence[Row], options: Options, num_ranks: int) -> dict[str, Any]:
-    """Return what ``--json`` writes."""
+def as_json(rows: Sequence[Row], options: Options, ranks: Sequence[int]) -> dict[str, Any]:
+    """Return what ``--json`` writes; `ranks` are those of each host."""
     return {
-        "ranks": num_ranks,
+        "ranks": sum(ranks),
+        "hosts": list(ranks),
         "collective": options.collective,
         "dtype": options.dtype.label,
         "buffers": options.buffers,
@@ -102,6 +104,7 @@ def _row_as_json(row: Row, options: Options) -> dict[str, Any]:
         "time_us": time_us,
         "algbw_gb_per_s": work.algbw(time_us),
         "busbw_gb_per_s": work.busbw(time_us),
+        **_cores(row, OURS),
         "wrong": row.wrong,
         "peers": {peer: _peer_as_json(row, peer) for peer in peers},
     }
@@ -113,7 +116,15 @@ def _row_as_json(row: Row, options: Options) -> dict[str, Any]:
 
 def _peer_as_json(row: Row, peer: str) -> dict[str, float]:
     time_us = row.time_us[peer]
-    return {"time_us": time_us, "algbw_gb_per_s": row.work.algbw(time_us)}
+    return {
+        "time_us": time_us,
+        "algbw_gb_per_s": row.work.algbw(time_us),
+        **_cores(row, peer),
+    }
+
+
+def _cores(row: Row, name: str) -> dict[str, float]:
+    return {"cores": row.cores[name]} if name in row.cores else {}
 
 
 def format_us(time_us: float) -> str:

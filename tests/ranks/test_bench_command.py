@@ -28,6 +28,7 @@ def test_both_peers_are_measured_in_the_same_run(run_ranks, tmp_path):
         assert row["wrong"] == 0
         assert set(row["peers"]) == {"mpi", "gloo"}
         assert all(peer["time_us"] > 0 for peer in row["peers"].values())
+        assert all(each["cores"] > 0 for each in (row, *row["peers"].values()))
 
 
 @pytest.mark.parametrize("buffers", ["arena", "user"])

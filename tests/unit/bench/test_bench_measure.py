@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.bench_fakes import Alone, FakeClock, FakeLibrary
 
-from blinkrun.bench.measure import BLOCK_S, MAX_CALLS, Effort, measure
+from blinkrun.bench.measure import BLOCK_S, MAX_CALLS, Effort, Watch, measure
 from blinkrun.bench.memory import LARGE_BYTES, make_memory
 from blinkrun.bench.work import Work
 from blinkrun.types import DType, Op
@@ -32,13 +32,22 @@ def test_the_slowest_rank_counts():
 
     class TwoRanks(Alone):
         def allgather_object(self, obj):
-            if isinstance(obj, int):
+            if isinstance(obj, int) or isinstance(obj["blinkrun"], float):  # not the times
                 return [obj]
             return [obj, {"blinkrun": [0.5, 0.0, 0.0]}]  # another rank: slower in the first round
 
     ours = FakeLibrary("blinkrun", clock, [0.001, 0.001, 0.001, 0.003, 0.002])
     row = measure(make_work(), [ours], TwoRanks(), Effort(calls=3, warmup=1, rounds=3), clock)
     assert row.time_us["blinkrun"] == pytest.approx(3000)  # of 500, 3 and 2 ms
+
+
+def test_a_watch_tells_how_long_was_computed_between_its_last_two_readings():
+    busy_s = iter([1.0, 1.5, 4.0])
+    watch = Watch(FakeClock(), lambda: next(busy_s))
+    watch(), watch()
+    assert watch.busy_s == 0.5
+    watch()
+    assert watch.busy_s == 2.5
 
 
 def test_libraries_take_turns_in_every_round():

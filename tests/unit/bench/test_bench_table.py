@@ -42,14 +42,16 @@ def test_a_peer_that_refuses_shows_dashes_and_is_absent_from_json():
     options = parse(["--sizes", "1M", "--against", "mpi", "--memory"], 2)
     row = make_row(options, {"blinkrun": 100.0})
     assert row_line(row, options).split("|")[1].split() == ["-", "-", "-"]
-    assert as_json([row], options, 2)["rows"][0]["peers"] == {}
+    assert as_json([row], options, [2])["rows"][0]["peers"] == {}
 
 
 def test_json_has_exactly_the_documented_form():
     options = parse(["--sizes", "1M", "--against", "mpi", "--buffers", "user"], 2)
-    result = as_json([make_row(options, {"blinkrun": 100.0, "mpi": 200.0})], options, 2)
+    row = Row(options.work(MIB, 2), 0, {"blinkrun": 100.0, "mpi": 200.0}, {"blinkrun": 1.5})
+    result = as_json([row], options, [1, 1])
     assert json.loads(json.dumps(result)) == {
         "ranks": 2,
+        "hosts": [1, 1],
         "collective": "allreduce",
         "dtype": "float32",
         "buffers": "user",
@@ -59,6 +61,7 @@ def test_json_has_exactly_the_documented_form():
                 "time_us": 100.0,
                 "algbw_gb_per_s": pytest.approx(10.48576),
                 "busbw_gb_per_s": pytest.approx(10.48576),
+                "cores": 1.5,
                 "wrong": 0,
                 "peers": {
                     "mpi": {"time_us": 200.0, "algbw_gb_per_s": pytest.approx(5.24288)},
