@@ -5,7 +5,7 @@
 #   make format    let ruff format and fix
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
 #   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
-#                  BENCH_FLAGS="--launches 1 --only training": a part)
+#                  BENCH_FLAGS="--launches 1 --only training": a part; several hosts need root)
 #   make plans     the tables and the picture of docs/planning.md (about ten minutes)
 #   make paper     docs/paper.md: the Blink paper's evaluation on the simulator (PAPER_FLAGS=--emulate:
 #                  and on emulated machines, a quarter of an hour)
@@ -21,6 +21,7 @@ PYTEST_FLAGS ?=
 
 TEST := .venv-test
 DEMO := .venv-demo
+MPICH := .venv-mpich
 TREE := $(TEST)/tree
 CORE := setup.py pyproject.toml blinkrun/version.py $(wildcard blinkrun/csrc/*)
 
@@ -56,8 +57,8 @@ format: $(TEST)/.packages
 sanitize: $(TEST)/.blinkrun
 	$(MAKE) -C tests/native address thread PYTHON=$(CURDIR)/$(TEST)/bin/python
 
-bench: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m blinkrun.bench.report $(BENCH_FLAGS) \
+bench: $(TEST)/.blinkrun $(MPICH)/.blinkrun
+	$(TEST)/bin/python -m blinkrun.bench.report --mpich $(MPICH)/bin $(BENCH_FLAGS) \
 	  $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
 
 plans: $(TEST)/.blinkrun
@@ -72,7 +73,7 @@ dist: $(TEST)/.packages
 	$(TEST)/bin/pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(TEST) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(TEST) $(DEMO) $(MPICH) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 	  .hypothesis .import_linter_cache blinkrun/_core*.so
 
 python:
@@ -90,6 +91,13 @@ $(TEST)/.packages: requirements/test.txt requirements/build.txt requirements/run
 
 $(TEST)/.blinkrun: $(TEST)/.packages $(CORE)
 	$(TEST)/bin/pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+# The benchmark's peer MPICH, with blinkrun over it.
+$(MPICH)/.blinkrun: requirements/mpich.txt requirements/build.txt $(TEST)/.blinkrun | python
+	test -x $(MPICH)/bin/python || $(PYTHON) -m venv $(MPICH)
+	$(MPICH)/bin/pip install -q $(PIP_FLAGS) -r requirements/mpich.txt
+	$(MPICH)/bin/pip install -q --no-build-isolation --no-deps -e .
 	touch $@
 
 # The demo environment holds what a user gets: an installed wheel.

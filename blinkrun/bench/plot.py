@@ -11,11 +11,12 @@ from blinkrun.units import format_size
 COLORS = {
     "blinkrun": "#1f5fbf",
     "mpi": "#c2571a",
+    "mpich": "#d9a441",
     "gloo": "#4d8f4d",
     "ring": "#b03030",
     "horovod": "#7a4fa3",
 }
-MARKERS = {"blinkrun": "o", "mpi": "s", "gloo": "^", "ring": "D", "horovod": "v"}
+MARKERS = {"blinkrun": "o", "mpi": "s", "mpich": "P", "gloo": "^", "ring": "D", "horovod": "v"}
 
 
 def draw(result: Mapping[str, Any], path: Path, note: str = "") -> None:
@@ -46,7 +47,9 @@ def draw(result: Mapping[str, Any], path: Path, note: str = "") -> None:
     axes.set_xlabel("size")
     axes.set_ylabel("algbw (GB/s)")
     title = f"{result['collective']}, {result['dtype']}, {result['ranks']} ranks"
-    axes.set_title(f"{title}, {result['buffers']} buffers\n{note}".rstrip())
+    hosts = result.get("hosts", ())
+    where = f" on {len(hosts)} hosts ({' + '.join(map(str, hosts))})" if len(hosts) > 1 else ""
+    axes.set_title(f"{title}{where}, {result['buffers']} buffers\n{note}".rstrip())
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)

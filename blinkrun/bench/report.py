@@ -2,7 +2,8 @@
 
 Every run is the command that a person would type, launched several times; a report holds the
 command, what the first launch printed, the ratios over all launches, and the machine. There is a
-report on collectives, one on training, one on training with TensorFlow and one on the engine.
+report on collectives, one on training, one on training with TensorFlow, one on the engine and one
+on several hosts, which are made on this machine.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blinkrun import log
+from blinkrun.bench import fake_hosts
 from blinkrun.bench.engine_goals import engine_goal_lines
 from blinkrun.bench.goals import goal_lines, ratios, training_goal_lines
+from blinkrun.bench.host_goals import host_goal_lines, host_table
+from blinkrun.bench.host_runs import OnFakeHosts, host_runs
 from blinkrun.bench.plot import draw
 from blinkrun.bench.plot_training import draw_training
 from blinkrun.bench.runs import (
@@ -133,6 +137,28 @@ def tf_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     ]
 
 
+def hosts_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
+    """Return the report on several hosts in Markdown, without its head."""
+    launches = {outcome.run.name: outcome.launches for outcome in outcomes}
+    lines = [
+        "Allreduce over fake hosts: network namespaces of this machine, joined by a bridge, each"
+        " with a /dev/shm of its own; all share its cores. The name of a run says how many ranks"
+        " each host has and what its link carries each way (tc tbf). blinkrun, Open MPI (yielding)"
+        " and gloo take turns in one job; MPICH in a job of its own on the same hosts right after,"
+        " with blinkrun over MPICH beside it. Milliseconds, medians over launches. The bound is the"
+        " bytes that each host must send, 2(h-1)/h of the size for h hosts, at the link's rate;"
+        " Ethernet and TCP headers take 4 % of it.",
+        "",
+        "## Goals",
+        "",
+        *host_goal_lines(launches),
+    ]
+    for outcome in outcomes:
+        if "rows" in outcome.launches[0]:
+            lines += ["", f"## {outcome.run.name}: medians", "", *host_table(outcome)]
+    return [*lines, *_sections(outcomes, stem)]
+
+
 def _sections(outcomes: Sequence[Outcome], stem: str) -> list[str]:
     """Return command, picture and table of every run."""
     lines = []
@@ -162,12 +188,14 @@ def picture_name(stem: str, run: Run) -> str:
     return f"{stem}_{run.name.replace(',', '').replace(' ', '-')}.png"
 
 
-TITLES = {"training_tf": "Training with TensorFlow"}  # of others, their subject
+HOSTS = "hosts"
+TITLES = {"training_tf": "Training with TensorFlow", HOSTS: "Several hosts"}  # else the subject
 REPORTS = {
     "collectives": (collective_runs, collectives_report),
     "training": (training_runs, training_report),
     "engine": (engine_runs, engine_report),
     "training_tf": (tf_runs, tf_report),
+    HOSTS: (host_runs, hosts_report),
 }
 
 
@@ -210,6 +238,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", metavar="WORD", help="only runs with WORD in their name"
     )
+    parser.add_argument(
+        "--fake-hosts",
+        type=Path,
+        default=Path("tests/support/fake_hosts.sh"),
+        metavar="SCRIPT",
+        help="what makes the hosts of the runs on several",
+    )
+    parser.add_argument(
+        "--mpich",
+        type=Path,
+        metavar="FOLDER",
+        help="bin/ of an environment with blinkrun and MPICH: a peer over several hosts",
+    )
     args = parser.parse_args(argv)
     chosen = {
         subject: [run for run in runs() if args.only in run.name]
@@ -220,12 +261,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.launches < 1:
         parser.error(f"--launches {args.launches}: need at least 1")
     args.folder.mkdir(parents=True, exist_ok=True)
+    script = args.fake_hosts.absolute()
+    reason = fake_hosts.why_not(script) if chosen[HOSTS] else None
+    if reason is not None:
+        log.say(f"bench report: several hosts are left out: {reason}")
+        chosen[HOSTS] = []
+    on_hosts = OnFakeHosts(script, None if args.mpich is None else args.mpich.absolute())
     for subject, runs in chosen.items():
         if runs:
             short = [shorten(run) for run in runs] if args.quick else runs
-            outcomes = carry_out(short, 1 if args.quick else args.launches)
+            launch = on_hosts if subject == HOSTS else None
+            outcomes = carry_out(short, 1 if args.quick else args.launches, launch)
             log.say(f"bench report: wrote {write(subject, outcomes, args.folder)}")
-    return 0
+    return 0 if any(chosen.values()) else 1
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
+import string
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,21 @@ LIMIT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One command: ``blinkrun -np ranks bench arguments``."""
+    """One command: ``blinkrun -np ranks bench arguments``.
+
+    `slots` are the ranks of each fake host, none for this machine alone; `rate` is that of the
+    hosts' links as tc takes it, none for no limit.
+    """
 
     name: str
     ranks: int
     arguments: tuple[str, ...]
     is_drawn: bool = False
+    slots: tuple[int, ...] = ()
+    rate: str = ""
+
+
+Launch = Callable[[Run], tuple[str, Any]]  # returns the table and the JSON result of one launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +131,15 @@ def shorten(run: Run) -> Run:
     arguments = list(run.arguments)
     if "--sizes" in arguments:
         arguments[arguments.index("--sizes") + 1] = QUICK_SIZES
-    return Run(run.name, run.ranks, (*arguments, "--rounds", "3"), run.is_drawn)
+    return dataclasses.replace(run, arguments=(*arguments, "--rounds", "3"))
 
 
-def carry_out(runs: Sequence[Run], num_launches: int) -> list[Outcome]:
+def carry_out(
+    runs: Sequence[Run], num_launches: int, launch: Launch | None = None
+) -> list[Outcome]:
     """Launch all `runs` some times, in turns: those that are compared meet the same machine.
+
+    `launch` says how, if not as a command on this machine.
 
     Raises
     ------
@@ -136,34 +151,44 @@ def carry_out(runs: Sequence[Run], num_launches: int) -> list[Outcome]:
     for turn in range(num_launches):
         for i, run in enumerate(runs):
             log.say(f"bench report: {run.name}, launch {turn + 1} of {num_launches}")
-            table, result = _launch(run)
+            table, result = (launch or on_this_machine)(run)
             tables[i].append(table)
             results[i].append(result)
     return [
-        Outcome(run, " ".join(["blinkrun", *_command(run)]), tables[i][0], tuple(results[i]))
+        Outcome(run, " ".join(["blinkrun", *command(run)]), tables[i][0], tuple(results[i]))
         for i, run in enumerate(runs)
     ]
 
 
-def _command(run: Run) -> list[str]:
-    return ["-np", str(run.ranks), "bench", *run.arguments]
+def command(run: Run, hosts: Sequence[str] = string.ascii_lowercase) -> list[str]:
+    """Return what follows ``blinkrun`` in the command of `run`, on hosts of these names."""
+    pairs = zip(hosts, run.slots, strict=False)
+    where = ["-H", ",".join(f"{host}:{slots}" for host, slots in pairs)] if run.slots else []
+    return ["-np", str(run.ranks), *where, "bench", *run.arguments]
 
 
-def _launch(run: Run) -> tuple[str, Any]:
+def on_this_machine(run: Run) -> tuple[str, Any]:
     """Return the table and the JSON result of one launch."""
     launcher = str(Path(sys.executable).with_name("blinkrun"))
     with tempfile.TemporaryDirectory(prefix="blinkrun-bench-") as folder:
         path = Path(folder) / "result.json"
-        table = _output([launcher, "--no-prefix", *_command(run), "--json", str(path)])
+        table = output([launcher, "--no-prefix", *command(run), "--json", str(path)])
         return table, json.loads(path.read_text())
 
 
-def _output(command: Sequence[str]) -> str:
+def output(words: Sequence[str]) -> str:
+    """Return what a command prints.
+
+    Raises
+    ------
+    LaunchError
+        If it fails or takes longer than 15 minutes; the message ends with what it wrote.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{' '.join(command)} took longer than {LIMIT_S:.0f} s") from None
+        raise LaunchError(f"{' '.join(words)} took longer than {LIMIT_S:.0f} s") from None
     if done.returncode != 0:
         tail = " / ".join(done.stderr.strip().splitlines()[-3:])
-        raise LaunchError(f"{' '.join(command)} ended with exit code {done.returncode}: {tail}")
+        raise LaunchError(f"{' '.join(words)} ended with exit code {done.returncode}: {tail}")
     return done.stdout.rstrip()

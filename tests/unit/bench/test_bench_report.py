@@ -128,7 +128,7 @@ def test_the_machine_is_a_word_for_files_and_words_for_people():
 def test_a_launch_that_fails_says_what_it_wrote_last():
     command = ["python3", "-c", "import sys; sys.stderr.write('it broke\\n'); sys.exit(3)"]
     with pytest.raises(LaunchError, match=r"ended with exit code 3: it broke"):
-        runs._output(command)
+        runs.output(command)
 
 
 def test_an_unknown_run_is_refused(capsys, tmp_path):
