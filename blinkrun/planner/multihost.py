@@ -1,4 +1,4 @@
-"""Trees over several hosts: packed trees inside each host, joined by the network at their roots.
+"""Trees over several hosts: packed trees inside each host, joined by the network at their ports.
 
 Blink's three phases [1]_: the data is cut into partitions; each is reduced inside every host over
 one of its packed trees to that tree's root, summed between the hosts' roots, and brought back.
@@ -6,12 +6,13 @@ Here a partition is one spanning tree of all ranks: the local tree of a *root ho
 hop from its root to the root of every other host's local tree, and those trees below. Its phases
 so overlap chunk by chunk, and it is lowered, verified and timed like any other tree.
 
-Partitions are the common refinement of the hosts' shares, so hosts may have different numbers of
-ranks, trees and rates. Each is cut into one equal part per root host: then every NIC carries the
-same, 2 (H - 1) / H of the data each way, which is the least for H hosts that do the same.
+Partitions are the common refinement of the hosts' shares (`multihost_local`), so hosts may have
+different numbers of ranks, trees and rates. Each is cut for the ways from host to host
+(`multihost_ways`), of allreduce into one equal part per root host: then every NIC carries the same,
+2 (H - 1) / H of the data each way, which is the least for H hosts that do the same.
 
-For broadcast every other host receives its 1 / (H - 1) of the data from the root and passes it on
-to the rest; reduce is that backwards. So the root's NIC sends the data once.
+Allgather and reducescatter are a broadcast or a reduce of every rank's block; its own host sends it
+to all others, or, where a host has many more ranks than others, to one that passes it on.
 
 The rate is exact and proven against a bound: by the network alone, or, where a host's own links
 are slower, by that host with all others drawn together to one. Where hosts are few and small and
@@ -26,44 +27,44 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
-from itertools import accumulate, pairwise
 
 from blinkrun.errors import PlanError
-from blinkrun.planner.certificate import check_certificate
+from blinkrun.planner.certificate import Certificate, check_certificate
 from blinkrun.planner.make import in_shares
-from blinkrun.planner.multihost_bound import local_root, network_bound, outside_bounds, own_link
-from blinkrun.planner.packing import Edge, Flow, Packing, Tree, fastest_rate
+from blinkrun.planner.multihost_bound import (
+    local_root,
+    network_bound,
+    network_rates,
+    outside_bounds,
+)
+from blinkrun.planner.multihost_joint import joint_packing
+from blinkrun.planner.multihost_local import LocalTree, LocalTrees, local_trees
+from blinkrun.planner.multihost_trees import Joiner
+from blinkrun.planner.multihost_ways import ways_of
+from blinkrun.planner.packing import Flow, Packing, fastest_rate
 from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.solve import DEFAULT_LOSS, pack
-from blinkrun.topology.graph import Link, LinkKind, Topology
-from blinkrun.topology.hosts import ranks_by_host
+from blinkrun.topology.between import Network
+from blinkrun.topology.graph import Topology
+from blinkrun.topology.hosts import host_of, ranks_by_host, units_per_mb_per_s
 from blinkrun.types import Rank
 
-FLOWS = (Flow.BOTH, Flow.DOWN, Flow.UP)
+__all__ = ["LocalTree", "LocalTrees", "local_trees", "plan_equal_hosts", "plan_hosts"]
+
 _JOINT_RANKS = 12  # up to which the joint optimum takes well under a second
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTree:
-    """A tree of one host, in that host's ranks and links, and the part of the data it carries."""
-
-    tree: Tree
-    part: Fraction
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTrees:
-    """The trees of one host; `rate` is what they carry together, None for a single rank."""
-
-    trees: tuple[LocalTree, ...]
-    rate: Fraction | None
-
-
-def plan_hosts(
-    hosts: Sequence[Topology], joined: Topology, flow: Flow, root: Rank | None = None
+def plan_hosts(  # noqa: PLR0913 - what to plan, and how well
+    hosts: Sequence[Topology],
+    joined: Topology,
+    flow: Flow,
+    root: Rank | None = None,
+    *,
+    networks: Sequence[Network] = (),
+    exact: bool = True,
 ) -> PlannedPacking:
     """Return trees over all ranks of several hosts.
 
@@ -74,16 +75,21 @@ def plan_hosts(
     joined : Topology
         What `join_hosts` made of them.
     flow : Flow
-        Allreduce (BOTH), broadcast (DOWN) or reduce (UP).
+        Of the collective.
     root : Rank, optional
         Of broadcast and reduce, among the ranks of `joined`.
+    networks : sequence of Network, optional
+        As they were given to `join_hosts`, if it is known which rank takes which NIC.
+    exact : bool, default True
+        Whether trees that leave a host and come back are tried, and hosts that are slower than the
+        network get a proof of their own: with a linear program, which takes its time.
 
     Returns
     -------
     PlannedPacking
-        For `lower_packing`. Trees are in the order of the partitions, and of the root hosts for
-        each. For equal hosts the trees of a partition are images of each other under a rotation of
-        the hosts.
+        For `lower_packing` and `lower_hosts`. Trees are in the order of the partitions, and of the
+        root hosts for each. For equal hosts the trees of a partition are images of each other
+        under a rotation of the hosts.
 
     Raises
     ------
@@ -106,70 +112,30 @@ def plan_hosts(
     _check(hosts, joined, flow, root)
     if len(hosts) == 1:
         return in_shares(joined, *pack(joined, flow, root))
-    network = network_bound(hosts, joined, flow, root)
-    wanted = check_certificate(joined, network)
+    joiner = Joiner(hosts, joined)
+    rates = network_rates(joined, len(hosts))
+    proof = network_bound(hosts, joined, flow, root)
+    if flow.is_joint:
+        packing = _at_full_rate(joined, joint_packing(joiner, flow, rates))
+        return in_shares(joined, packing, proof)
+    wanted = check_certificate(joined, proof)
     local = [
-        local_trees(host, flow, root=local_root(joined, root, number), wanted=wanted)
+        local_trees(
+            host,
+            flow,
+            root=local_root(joined, root, number),
+            wanted=wanted / units_per_mb_per_s(joined),
+            network=networks[number] if networks else None,
+        )
         for number, host in enumerate(hosts)
     ]
-    trees, parts = _joined_trees(hosts, joined, flow, root, local)
+    ways = ways_of(flow, rates, None if root is None else host_of(joined)[root])
+    trees, parts = zip(*joiner.trees(flow, root, local, ways), strict=True)
     packing = _at_full_rate(joined, Packing(flow, root, trees, parts))
-    proofs = [network]
-    if joined.size <= _JOINT_RANKS:
-        optimum, proof = pack(joined, flow, root, loss=Fraction(0))
-        if packing.rate < optimum.rate * (1 - DEFAULT_LOSS):
-            packing = optimum
-        proofs.append(proof)
-    elif packing.rate < wanted:
+    if exact:
         slow = [number for number, each in enumerate(local) if each.rate and each.rate < wanted]
-        proofs += outside_bounds(hosts, joined, flow, root, slow)
-    return in_shares(
-        joined, packing, min(proofs, key=lambda proof: check_certificate(joined, proof))
-    )
-
-
-def local_trees(
-    host: Topology, flow: Flow, *, root: Rank | None = None, wanted: Fraction
-) -> LocalTrees:
-    """Return the trees of one host that carry a part each of all data.
-
-    Few trees, if these reach the `wanted` rate; else the fastest. For broadcast and reduce without
-    a given root all trees have one root, that with the best rate.
-
-    Parameters
-    ----------
-    host : Topology
-        Of one or more ranks.
-    flow : Flow
-        Allreduce, broadcast or reduce.
-    root : Rank, optional
-        Among the host's ranks, for broadcast and reduce.
-    wanted : Fraction
-        What the network carries, in the host's unit: more is of no use.
-
-    Examples
-    --------
-    >>> from blinkrun.topology.catalog import machine
-    >>> found = local_trees(machine("dgx-1v", "all"), Flow.BOTH, wanted=Fraction(50_000))
-    >>> sum(each.part for each in found.trees), found.rate > 50_000
-    (Fraction(1, 1), True)
-    """
-    if host.size == 1:
-        return LocalTrees((LocalTree(Tree(0, ()), Fraction(1)),), None)
-    roots = [root] if root is not None or flow is Flow.BOTH else list(range(host.size))
-    found: list[Packing] = []
-    for each in roots:
-        found.append(pack(host, flow, each)[0])
-        if found[-1].rate >= wanted:
-            break
-    best = max(found, key=lambda packing: packing.rate)  # the first of equals
-    if best.rate < wanted:
-        best, _ = pack(host, flow, best.root, loss=Fraction(0))
-    trees = zip(best.trees, best.rates, strict=True)
-    return LocalTrees(
-        tuple(LocalTree(tree, rate / best.rate) for tree, rate in trees),
-        best.rate,
-    )
+        packing, proof = _improved(hosts, packing, joined, proof, slow)
+    return in_shares(joined, packing, proof)
 
 
 def plan_equal_hosts(
@@ -219,8 +185,6 @@ def plan_equal_hosts(
 
 
 def _check(hosts: Sequence[Topology], joined: Topology, flow: Flow, root: Rank | None) -> None:
-    if flow not in FLOWS:
-        raise PlanError(f"{flow} over several hosts is not planned; allreduce, broadcast, reduce")
     if (root is None) is flow.is_rooted or root not in (None, *range(joined.size)):
         raise PlanError(f"{flow} from root {root} of {joined.size} ranks")
     sizes = [len(ranks) for ranks in ranks_by_host(joined)]
@@ -232,96 +196,24 @@ def _check(hosts: Sequence[Topology], joined: Topology, flow: Flow, root: Rank |
         raise PlanError("a single rank needs no trees")
 
 
-def _joined_trees(
+def _improved(
     hosts: Sequence[Topology],
+    packing: Packing,
     joined: Topology,
-    flow: Flow,
-    root: Rank | None,
-    local: Sequence[LocalTrees],
-) -> tuple[tuple[Tree, ...], tuple[Fraction, ...]]:
-    """Return the trees over all ranks, and the part of the data that each carries."""
-    first = [ranks[0] for ranks in ranks_by_host(joined)]
-    index = {link: at for at, link in enumerate(joined.links)}
-    between = {
-        (link.src, link.dst): at
-        for at, link in enumerate(joined.links)
-        if link.kind is LinkKind.NETWORK
-    }
-    renamed = [
-        [_renamed(each.tree, host, number, first[number], index) for each in own.trees]
-        for number, (host, own) in enumerate(zip(hosts, local, strict=True))
-    ]
-    trees: list[Tree] = []
-    parts: list[Fraction] = []
-    for part, chosen in _partitions(local):
-        below = [renamed[number][at] for number, at in enumerate(chosen)]
-        ways = list(_ways(joined, root, [tree.root for tree in below]))
-        for way in ways:
-            edges = [edge for tree in below for edge in tree.edges]
-            edges += [
-                Edge(
-                    parent, child, tuple(sorted(between[d] for d in flow.directions(parent, child)))
-                )
-                for parent, child in way
-            ]
-            trees.append(Tree(way[0][0], tuple(sorted(edges))))
-            parts.append(part / len(ways))
-    return tuple(trees), tuple(parts)
-
-
-def _ways(
-    joined: Topology, root: Rank | None, roots: Sequence[Rank]
-) -> Iterator[tuple[tuple[Rank, Rank], ...]]:
-    """Yield the trees over the hosts' local roots, as (parent, child); the first starts at the top.
-
-    Without a root every host is on top once, and all others hang on it. With one, every other host
-    once stands between the root's and the rest.
-    """
-    if root is None:
-        for top in roots:
-            yield tuple((top, other) for other in roots if other != top)
-        return
-    others = [rank for rank in roots if rank != root]
-    for middle in others:
-        yield ((root, middle), *((middle, rank) for rank in others if rank != middle))
-
-
-def _partitions(local: Sequence[LocalTrees]) -> Iterator[tuple[Fraction, tuple[int, ...]]]:
-    """Yield the common refinement of the hosts' shares: a part, and which tree each host takes.
-
-    >>> half, third = (
-    ...     LocalTrees((LocalTree(Tree(0, ()), part), LocalTree(Tree(1, ()), 1 - part)), None)
-    ...     for part in (Fraction(1, 2), Fraction(1, 3))
-    ... )
-    >>> [(str(part), trees) for part, trees in _partitions([half, third])]
-    [('1/3', (0, 0)), ('1/6', (0, 1)), ('1/2', (1, 1))]
-    """
-    ends = [list(accumulate(each.part for each in own.trees)) for own in local]
-    cuts = sorted({Fraction(0), *(end for own in ends for end in own)})
-    for low, high in pairwise(cuts):
-        yield high - low, tuple(sum(end <= low for end in own) for own in ends)
-
-
-def _renamed(
-    tree: Tree, host: Topology, number: int, first: Rank, index: Mapping[Link, int]
-) -> Tree:
-    """Return a host's tree in the ranks and links of the joined topology."""
-    links = {
-        at: index.get(own_link(host.links[at], number, first)) for e in tree.edges for at in e.links
-    }
-    edges = []
-    for edge in tree.edges:
-        taken = [links[at] for at in edge.links]
-        if None in taken:
-            raise PlanError(f"host {number} ({host.name}) has links that the joined topology lacks")
-        edges.append(
-            Edge(
-                first + edge.parent,
-                first + edge.child,
-                tuple(sorted(at for at in taken if at is not None)),
-            )
-        )
-    return Tree(first + tree.root, tuple(edges))
+    proof: Certificate,
+    slow: Sequence[int],
+) -> tuple[Packing, Certificate]:
+    """Return the joint optimum if it is clearly faster, and the best proof; `slow` are hosts."""
+    flow, root = packing.flow, packing.root
+    proofs = [proof]
+    if joined.size <= _JOINT_RANKS:
+        optimum, joint = pack(joined, flow, root, loss=Fraction(0))
+        if packing.rate < optimum.rate * (1 - DEFAULT_LOSS):
+            packing = optimum
+        proofs.append(joint)
+    elif packing.rate < check_certificate(joined, proof):
+        proofs += outside_bounds(hosts, joined, flow, root, slow)
+    return packing, min(proofs, key=lambda each: check_certificate(joined, each))
 
 
 def _at_full_rate(topology: Topology, packing: Packing) -> Packing:

@@ -9,11 +9,22 @@ from fractions import Fraction
 from blinkrun.planner.certificate import Certificate
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.solve import pack
-from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
-from blinkrun.topology.hosts import ranks_by_host
+from blinkrun.topology.graph import Link, LinkKind, Topology
+from blinkrun.topology.hosts import network_names, ranks_by_host
 from blinkrun.types import Rank
 
+_Prices = tuple[str, dict[int, Fraction]]
+
 _MOST_RANKS = 12  # of a host, up to which it is quickly packed with what is outside
+
+
+def network_rates(joined: Topology, num_hosts: int) -> list[Fraction]:
+    """Return what all NICs of each host send, and receive at the same time."""
+    capacity = {each.name: each.capacity for each in joined.resources}
+    return [
+        Fraction(sum(capacity[name] for name in network_names(joined, number, "in")))
+        for number in range(num_hosts)
+    ]
 
 
 def network_bound(
@@ -22,17 +33,42 @@ def network_bound(
     """Return the proof of what the network alone allows.
 
     A tree of allreduce has at least an edge less than there are hosts, each of which is received
-    at both ends; one of broadcast enters every host but the root's, one of reduce leaves them.
+    at both ends, and one of them at every host. One of broadcast leaves the root's host and enters
+    every other; one of reduce runs the other way. Of allgather and reducescatter those of all
+    other ranks do so.
     """
-    if root is None:
-        price = Fraction(1, 2 * (len(hosts) - 1))
-        priced = [(f"host {number} network in", price) for number in range(len(hosts))]
-    else:
-        way = "in" if flow is Flow.DOWN else "out"
-        numbers = range(len(hosts))
-        other = next(at for at in numbers if local_root(joined, root, at) is None)
-        priced = [(f"host {other} network {way}", Fraction(1))]
+    rates = network_rates(joined, len(hosts))
+    way, prices = min(
+        _network_bounds(hosts, joined, flow, root),
+        key=lambda bound: sum(price * rates[number] for number, price in bound[1].items()),
+    )
+    priced = [
+        (name, price)
+        for number, price in prices.items()
+        for name in network_names(joined, number, way)
+    ]
     return Certificate(flow, root, tuple(sorted(priced)))
+
+
+def _network_bounds(
+    hosts: Sequence[Topology], joined: Topology, flow: Flow, root: Rank | None
+) -> Iterator[_Prices]:
+    """Yield which way through NICs is priced, and the prices by host."""
+    numbers = range(len(hosts))
+    if flow is Flow.BOTH:
+        yield "in", dict.fromkeys(numbers, Fraction(1, 2 * (len(hosts) - 1)))
+        yield from (("in", {number: Fraction(1)}) for number in numbers)
+        return
+    enters, leaves = ("in", "out") if flow in (Flow.DOWN, Flow.ALL_DOWN) else ("out", "in")
+    yield leaves, dict.fromkeys(numbers, Fraction(1, len(hosts) - 1))
+    for number in numbers:
+        if flow.is_joint:
+            outside = joined.size - hosts[number].size
+            yield enters, {number: Fraction(joined.size, outside)}
+        elif local_root(joined, root, number) is None:
+            yield enters, {number: Fraction(1)}
+        else:
+            yield leaves, {number: Fraction(1)}
 
 
 def outside_bounds(
@@ -60,19 +96,25 @@ def outside_bounds(
 
 
 def _with_outside(host: Topology, joined: Topology, number: int) -> Topology:
-    out, back = (f"host {number} network {way}" for way in ("out", "in"))
-    capacity = {each.name: each.capacity for each in joined.resources}
+    first = ranks_by_host(joined)[number][0]
+    nics = {
+        link.src - first: link.resources[0]
+        for link in joined.links
+        if link.kind is LinkKind.NETWORK and first <= link.src < first + host.size
+    }
     outside = host.size
     links = [own_link(link, number, 0) for link in host.links]
-    for rank in range(host.size):
+    for rank, out in nics.items():
+        back = out.removesuffix("out") + "in"
         links.append(Link(rank, outside, (out,), LinkKind.NETWORK))
         links.append(Link(outside, rank, (back,), LinkKind.NETWORK))
-    own = [Resource(f"host {number} {each.name}", each.capacity) for each in host.resources]
     return Topology(
         name=f"host {number} of {joined.name}",
         devices=tuple(range(host.size + 1)),
         links=tuple(links),
-        resources=(*own, *(Resource(name, capacity[name]) for name in (out, back))),
+        resources=tuple(
+            each for each in joined.resources if each.name.startswith(f"host {number} ")
+        ),
         unit=joined.unit,
     )
 

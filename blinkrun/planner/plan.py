@@ -225,11 +225,11 @@ class Plan:
         head = f"{self.machine or 'plan'}: {self.size} rank{'s' if self.size != 1 else ''}"
         if self.size == 1:
             return f"{head}, nothing to move"
-        lines = [head, f"  allreduce: {_describe(self.allreduce, with_roots=True)}"]
+        lines = [head, f"  allreduce: {describe_packing(self.allreduce, with_roots=True)}"]
         for name, packings in (("broadcast", self.broadcast), ("reduce", self.reduce)):
             roots: dict[str, list[Rank]] = {}
             for root, packing in enumerate(packings):
-                roots.setdefault(_describe(packing, with_roots=False), []).append(root)
+                roots.setdefault(describe_packing(packing, with_roots=False), []).append(root)
             for text, same in roots.items():
                 where = "any root" if len(same) == self.size else f"root {_ranks(same)}"
                 lines.append(f"  {name}, {where}: {text}")
@@ -237,7 +237,7 @@ class Plan:
             ("allgather", self.allgather),
             ("reducescatter", self.reducescatter),
         ):
-            lines.append(f"  {name}: {_describe(packing, with_roots=False)}")
+            lines.append(f"  {name}: {describe_packing(packing, with_roots=False)}")
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -288,7 +288,7 @@ class Plan:
             raise PlanError(f"text is no plan: {type(err).__name__}: {err}") from err
 
 
-def _describe(packing: PlannedPacking, *, with_roots: bool) -> str:
+def describe_packing(packing: PlannedPacking, *, with_roots: bool) -> str:
     """Return one line; allreduce names the roots, whose order is that of the trees."""
     depths = sorted({tree.depth for tree in packing.trees})
     low, high = depths[0], depths[-1]

@@ -1,54 +1,80 @@
 """Several hosts as one topology: every host's own links, and the network between them.
 
 Any rank reaches any rank of another host over a NETWORK link, which takes what its host sends and
-what the other receives. The way from a GPU to the NIC is taken to be as fast as the network: with
-GPUDirect RDMA a NIC reads the memory of whichever GPU holds the data, and trees with many roots
-spread over many PCIe links. It is the assumption under which Blink's paper simulates faster
-networks (MLSys 2020, section 5.5, figure 19). A ring goes through one GPU's PCIe link:
-`through_one_gpu` gives the topology as a ring finds it.
+what the other receives: all NICs of a host together, or the rank's own NIC where that is known. The
+way from a GPU to the NIC is taken to be as fast as the network: with GPUDirect RDMA a NIC reads the
+memory of whichever GPU holds the data, and trees with many roots spread over many PCIe links. It is
+the assumption under which Blink's paper simulates faster networks (MLSys 2020, section 5.5, figure
+19). A ring goes through one GPU's PCIe link: `through_one_gpu` gives the topology as a ring finds
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import permutations
 
 from blinkrun.errors import TopologyError
 from blinkrun.topology.bandwidth import DEFAULT
+from blinkrun.topology.between import MB_PER_S_PER_GBPS, Network
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Rank
+
+__all__ = [
+    "DEVICES_PER_HOST",
+    "FINE_UNIT",
+    "MB_PER_S_PER_GBPS",
+    "Network",
+    "host_of",
+    "join_hosts",
+    "network_names",
+    "ranks_by_host",
+    "through_one_gpu",
+    "units_per_mb_per_s",
+]
 
 DEVICES_PER_HOST = 1000
 """Device names of a joined topology: host times this, plus the device's name on its host."""
 
-MB_PER_S_PER_GBPS = 125
 _UNIT = "MB/s"
+FINE_UNIT = "kB/s"  # where a network does not carry whole MB/s: 10 Mbit/s are 1.25
 
 
-def join_hosts(hosts: Sequence[Topology], *, network_gbps: int, nics: int = 1) -> Topology:
+def join_hosts(
+    hosts: Sequence[Topology],
+    *,
+    network_gbps: Fraction | int = 1,
+    nics: int = 1,
+    networks: Sequence[Network] = (),
+) -> Topology:
     """Return the hosts as one topology, joined by a network that any two of them share alone.
 
     Parameters
     ----------
     hosts : sequence of Topology
         In MB/s, without relays; they may differ. Ranks are numbered host by host.
-    network_gbps : int
+    network_gbps : Fraction or int
         What a NIC sends, and what it receives at the same time, in Gbit/s.
     nics : int, default 1
         NICs per host.
+    networks : sequence of Network, optional
+        What each host has, instead of both.
 
     Returns
     -------
     Topology
         Rank r of host h (from 0) is device ``1000 * h`` plus its device on the host. Resources
         have ``host 0 `` before their names; the network's are ``host 0 network out`` and ``host 0
-        network in``, each of 125 MB/s per Gbit/s and NIC.
+        network in``, each of 125 MB/s per Gbit/s and NIC; ``host 0 network 1 out`` where it is
+        known which NIC a rank takes. Counted in kB/s where a network has no whole MB/s.
 
     Raises
     ------
     TopologyError
-        If there is no host, a host counts in lanes or has relays, or the network has no rate.
+        If there is no host, a host counts in lanes or has relays, or the network has no rate or
+        is that of other hosts.
 
     Examples
     --------
@@ -63,25 +89,25 @@ def join_hosts(hosts: Sequence[Topology], *, network_gbps: int, nics: int = 1) -
     """
     if not hosts:
         raise TopologyError("no hosts to join")
-    if network_gbps < 1 or nics < 1:
-        raise TopologyError(
-            f"a network of {network_gbps} Gbit/s over {nics} NICs carries nothing; need at least 1"
-        )
+    networks = tuple(networks) or (Network.of_gbps(network_gbps, nics=nics),) * len(hosts)
     for number, host in enumerate(hosts):
         _check(number, host)
+    _check_networks(hosts, networks)
+    whole = all(network.resource_mb_per_s.denominator == 1 for network in networks)
+    scale = 1 if whole or len(hosts) == 1 else 1000
     links = [link for number, host in enumerate(hosts) for link in _own(hosts, number, host)]
     resources = [
-        Resource(f"host {number} {resource.name}", resource.capacity)
+        Resource(f"host {number} {resource.name}", resource.capacity * scale)
         for number, host in enumerate(hosts)
         for resource in host.resources
     ]
     if len(hosts) > 1:
-        links += _network_links(hosts)
-        rate = network_gbps * MB_PER_S_PER_GBPS * nics
+        links += _network_links(hosts, networks)
         resources += [
-            Resource(f"host {number} network {way}", rate)
-            for number in range(len(hosts))
+            Resource(f"host {number} {name}", max(1, round(network.resource_mb_per_s * scale)))
+            for number, network in enumerate(networks)
             for way in ("out", "in")
+            for name in network.resources(way)
         ]
     return Topology(
         name=_name(hosts),
@@ -92,7 +118,7 @@ def join_hosts(hosts: Sequence[Topology], *, network_gbps: int, nics: int = 1) -
         ),
         links=tuple(links),
         resources=tuple(resources),
-        unit=_UNIT,
+        unit=_UNIT if scale == 1 else FINE_UNIT,
     )
 
 
@@ -119,6 +145,27 @@ def ranks_by_host(topology: Topology) -> tuple[tuple[Rank, ...], ...]:
     for rank, host in enumerate(host_of(topology)):
         ranks.setdefault(host, []).append(rank)
     return tuple(tuple(ranks[host]) for host in sorted(ranks))
+
+
+def network_names(topology: Topology, host: int, way: str) -> tuple[str, ...]:
+    """Return the resources of a host's NICs for one way, ``out`` or ``in``.
+
+    >>> from blinkrun.topology.catalog import machine
+    >>> from blinkrun.topology.graph import induce
+    >>> pair = induce(machine("dgx-1v", "all"), [0, 1])
+    >>> network_names(join_hosts([pair, pair], network_gbps=100), 1, "out")
+    ('host 1 network out',)
+    """
+    return tuple(
+        resource.name
+        for resource in topology.resources
+        if resource.name.startswith(f"host {host} network ") and resource.name.endswith(f" {way}")
+    )
+
+
+def units_per_mb_per_s(topology: Topology) -> int:
+    """Return how many units of the topology's capacities are an MB/s: 1, or 1000 for kB/s."""
+    return 1000 if topology.unit == FINE_UNIT else 1
 
 
 def through_one_gpu(topology: Topology) -> Topology:
@@ -200,6 +247,17 @@ def _check(number: int, host: Topology) -> None:
         raise TopologyError(f"{where} has a device {max(host.devices)}; they are joined already?")
 
 
+def _check_networks(hosts: Sequence[Topology], networks: Sequence[Network]) -> None:
+    if len(networks) != len(hosts):
+        raise TopologyError(f"{len(hosts)} hosts, but the networks of {len(networks)}")
+    for number, (host, network) in enumerate(zip(hosts, networks, strict=True)):
+        if network.nic_of and len(network.nic_of) != host.size:
+            raise TopologyError(
+                f"host {number} ({host.name}) has {host.size} ranks, NICs are told of "
+                f"{len(network.nic_of)}"
+            )
+
+
 def _first_rank(hosts: Sequence[Topology], number: int) -> Rank:
     return sum(host.size for host in hosts[:number])
 
@@ -212,14 +270,15 @@ def _own(hosts: Sequence[Topology], number: int, host: Topology) -> Iterator[Lin
         yield Link(first + link.src, first + link.dst, resources, link.kind)
 
 
-def _network_links(hosts: Sequence[Topology]) -> Iterator[Link]:
+def _network_links(hosts: Sequence[Topology], networks: Sequence[Network]) -> Iterator[Link]:
     """Yield a link between any two ranks of different hosts."""
     for one, other in permutations(range(len(hosts)), 2):
-        resources = (f"host {one} network out", f"host {other} network in")
         start, end = _first_rank(hosts, one), _first_rank(hosts, other)
-        for src in range(start, start + hosts[one].size):
-            for dst in range(end, end + hosts[other].size):
-                yield Link(src, dst, resources, LinkKind.NETWORK)
+        for src in range(hosts[one].size):
+            out = f"host {one} {networks[one].resource_of(src, 'out')}"
+            for dst in range(hosts[other].size):
+                into = f"host {other} {networks[other].resource_of(dst, 'in')}"
+                yield Link(start + src, end + dst, (out, into), LinkKind.NETWORK)
 
 
 def _name(hosts: Sequence[Topology]) -> str:

@@ -236,8 +236,8 @@ def test_any_hosts_are_planned(groups, gbps, flow, data):
 def test_what_cannot_be_planned_is_said():
     hosts = hosts_of("3+5")
     joined = join_hosts(hosts, network_gbps=40)
-    with pytest.raises(PlanError, match="allgather over several hosts is not planned"):
-        plan_hosts(hosts, joined, Flow.ALL_DOWN)
+    with pytest.raises(PlanError, match="allgather from root 1 of 8 ranks"):
+        plan_hosts(hosts, joined, Flow.ALL_DOWN, 1)
     with pytest.raises(PlanError, match="broadcast from root None of 8 ranks"):
         plan_hosts(hosts, joined, Flow.DOWN)
     with pytest.raises(PlanError, match="reduce from root 8 of 8 ranks"):
