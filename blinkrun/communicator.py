@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,12 @@ from blinkrun.executors import native
 from blinkrun.executors.base import Executor, Request, Tuner
 from blinkrun.executors.journal import NativeJournal
 from blinkrun.messages import PointToPoint
-from blinkrun.planner.plan import Plan
-from blinkrun.schedule.ir import Addressing
 from blinkrun.types import Collective, Op, Rank
+
+if TYPE_CHECKING:
+    from blinkrun.planner.hosts_plan import HostsPlan
+    from blinkrun.planner.plan import Plan
+    from blinkrun.schedule.ir import Addressing
 
 
 class Handle:
@@ -68,9 +71,7 @@ class Communicator(PointToPoint):
     place. Errors in the arguments are `InvalidBufferError`s, raised before anything moves.
     """
 
-    def __init__(
-        self, control: ControlPlane, world: World, executor: Executor, cores: int
-    ) -> None:
+    def __init__(self, control: ControlPlane, world: World, executor: Executor, cores: int) -> None:
         self._control = control
         self._world = world
         self._executor: Executor | None = executor
@@ -128,8 +129,13 @@ class Communicator(PointToPoint):
         return self._executor is None
 
     @property
-    def plan(self) -> Plan:
-        """What the ranks of this host run on."""
+    def host_of(self) -> tuple[int, ...]:
+        """Index of every rank's host: its `cross_rank`."""
+        return self._world.host_of
+
+    @property
+    def plan(self) -> Plan | HostsPlan:
+        """What the ranks run on."""
         return self.executor.plan
 
     @property
@@ -141,12 +147,14 @@ class Communicator(PointToPoint):
 
     def describe(self) -> str:
         """Return a few lines about ranks, plan and kernels, for people."""
-        return "\n".join(
-            (
-                f"{self.size} ranks on {self.cross_size} host, {self._cores} cores,"
-                f" {native.isa()} kernels",
-                self.plan.describe(),
-            )
+        here = f"{self._cores} cores, {native.isa()} kernels"
+        if self.cross_size == 1:
+            return f"{self.size} ranks on 1 host, {here}\n{self.plan.describe()}"
+        hosts = zip(self._world.host_names, self._world.groups, strict=True)
+        where = ", ".join(f"{name}: {' '.join(map(str, ranks))}" for name, ranks in hosts)
+        return (
+            f"{self.size} ranks on {self.cross_size} hosts ({where}), here {here}\n"
+            f"{self.plan.describe()}"
         )
 
     # ---- memory --------------------------------------------------------------------------------

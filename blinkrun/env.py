@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from blinkrun.errors import UsageError
 from blinkrun.units import parse_size
@@ -83,6 +84,20 @@ def seconds(name: str, default: float, environ: Mapping[str, str] = os.environ) 
         raise UsageError(f"{name}={text} is no number of seconds") from None
     if not value >= 0:
         raise UsageError(f"{name}={text}: need at least 0 seconds")
+    return value
+
+
+def network_gbps(environ: Mapping[str, str] = os.environ) -> Fraction | None:
+    """Return what this host's network carries each way in Gbit/s; None where it is not said."""
+    text = environ.get(NETWORK_GBPS, "")
+    if not text:
+        return None
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"{NETWORK_GBPS}={text} is no number of Gbit/s") from None
+    if not value >= Fraction(1, 1000):
+        raise UsageError(f"{NETWORK_GBPS}={text}: need at least 0.001 Gbit/s")
     return value
 
 

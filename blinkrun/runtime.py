@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from blinkrun import env, log
 from blinkrun.errors import LaunchError, NotInitializedError, UsageError
@@ -24,8 +25,11 @@ from blinkrun.errors import LaunchError, NotInitializedError, UsageError
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
     from blinkrun.communicator import Communicator
+    from blinkrun.executors.base import Executor
     from blinkrun.executors.emulation import Emulation
+    from blinkrun.planner.hosts_plan import HostsPlan
     from blinkrun.planner.plan import Plan
+    from blinkrun.topology.between import Network
     from blinkrun.types import Rank
 
 LEAVE_LOOK_S = 0.002  # how often a rank that ends looks whether the others have
@@ -37,7 +41,7 @@ class _State:
     communicator: Communicator | None = None
     control: ControlPlane | None = None  # of the world, also of the last one after shutdown
     connected: ControlPlane | None = None  # to all that MPI started; made once
-    group: Any = None  # of the native core; outlives the communicator until the end
+    executor: Any = None  # its group outlives the communicator until the end
     subgroups: list[Communicator] = field(default_factory=list)
     at_shutdown: list[Callable[[], None]] = field(default_factory=list)
     pid: int = 0
@@ -72,7 +76,10 @@ def init(
     Raises
     ------
     LaunchError
-        If MPI cannot be loaded, two MPIs are mixed, or the ranks cannot share memory.
+        If MPI cannot be loaded, two MPIs are mixed, the ranks of a host cannot share memory, or
+        there are several hosts and something that is for one only.
+    CollectiveTimeoutError
+        If a host does not answer over the network.
     """
     if _state.communicator is not None:
         return
@@ -88,13 +95,16 @@ def init(
         control, timeout_s=deadline_s, plan=_handed_plan(control), emulation=emulation
     )
     # On shared memory there is nothing to be gained by it, so it is left out unless asked for.
-    if control.rank == 0 and (tune == "on" or (tune == "auto" and emulation is not None)):
+    wanted = tune == "on" or (tune == "auto" and emulation is not None)
+    if control.rank == 0 and wanted and communicator.cross_size == 1:
         _state.at_shutdown.append(_tuned(communicator, emulation))
     _state.communicator = communicator
     _state.control = control
-    _state.group = communicator.executor.group
+    _state.executor = communicator.executor
     _state.pid = os.getpid()
     _hook()
+    if control.rank == 0 and tune == "on" and communicator.cross_size > 1:
+        log.say(f"{env.TUNE}=on does nothing over several hosts: the plan says the chunks", rank=0)
     if control.rank == 0 and env.is_on(env.VERBOSE):
         for line in communicator.describe().splitlines():
             log.say(line, rank=0)
@@ -148,8 +158,9 @@ def subgroup(ranks: Sequence[Rank]) -> Communicator:
     Returns
     -------
     Communicator
-        With an arena of its own. It ends with `close`, or by `shutdown`. On an emulated machine
-        it runs at the host's own pace.
+        With an arena and a plan of its own: for one host if its ranks are on one, else for those
+        hosts and the network as the world knows it. It ends with `close`, or by `shutdown`. On an
+        emulated machine it runs at the host's own pace.
 
     Raises
     ------
@@ -171,11 +182,12 @@ def subgroup(ranks: Sequence[Rank]) -> Communicator:
         timeout_s=timeout_s,
         names=list(ranks),
         plan=parent.plan if everyone else None,
+        networks=_networks(parent, ranks),
         sharing=parent.local_size,
     )
     # A rank that waits in the group does not read the world's journal: others need its room.
     communicator.executor.group.relieve_also(parent.executor.group)
-    communicator.at_close(control.finalize)
+    communicator.at_close(partial(_let_go, communicator.executor, control))
     _state.subgroups = [each for each in _state.subgroups if not each.is_closed]
     _state.subgroups.append(communicator)
     return communicator
@@ -191,6 +203,21 @@ def world() -> Communicator:
     if _state.communicator is None:
         raise NotInitializedError
     return _state.communicator
+
+
+def _networks(parent: Communicator, ranks: Sequence[Rank]) -> list[Network] | None:
+    """Return the network of each rank's host, as it was measured for the world."""
+    if parent.cross_size == 1:
+        return None
+    plan = cast("HostsPlan", parent.plan)
+    host_of = parent.host_of
+    return [plan.network[host_of[rank]] for rank in ranks]
+
+
+def _let_go(executor: Executor, control: ControlPlane) -> None:
+    """End what a group that this rank has left needs of MPI."""
+    executor.let_go()
+    control.finalize()
 
 
 def _connected() -> ControlPlane:
@@ -303,19 +330,20 @@ def _abort_all(text: str) -> None:
     for each in _state.subgroups:
         if not each.is_closed:
             each.executor.group.abort(text)
-    _state.group.abort(text)
+    _state.executor.group.abort(text)
 
 
 def _at_exit() -> None:
     if os.getpid() != _state.pid or _state.control is None:
         return  # a forked child: the rank itself is still there
-    group, control = _state.group, _state.control
+    executor, control = _state.executor, _state.control
     shutdown()
-    group.leave()
+    executor.group.leave()
     if _state.failed:
         return
-    if not _others_leave(group):
+    if not _others_leave(executor.group):
         return
+    executor.let_go()  # nothing of ours may be under way when MPI ends
     if control is not _state.connected:
         control.finalize()
     if _state.connected is not None:

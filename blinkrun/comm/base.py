@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,14 +18,20 @@ class Wire:
     ----------
     functions : mapping of str to int
         Addresses of ``isend``, ``irecv``, ``testsome``, ``cancel``, ``request_free``,
-        ``get_count`` and ``error_string``.
+        ``get_count``, ``error_string`` and ``finalized``.
     handles : mapping of str to int
         ``comm`` (all ranks of the control plane, in its order, for this alone), ``byte`` and
         ``request_null``, as words.
     sizes : mapping of str to int
-        Bytes of ``request`` and ``status``.
+        ``request_bytes`` and ``status_bytes``.
     any_source : int
         MPI_ANY_SOURCE.
+    swap : callable
+        ``swap(dst, src, given, taken, timeout_s)`` sends the bytes `given` to rank `dst` while
+        `taken` comes from rank `src`, and returns the seconds until that was there. Not for native
+        code, which has its own.
+    meet : callable
+        ``meet(timeout_s)`` returns when all ranks have called it, and sleeps until then.
     owner : object
         Keeps the communicator; it is freed with the control plane.
     """
@@ -34,6 +40,8 @@ class Wire:
     handles: Mapping[str, int]
     sizes: Mapping[str, int]
     any_source: int
+    swap: Callable[[Rank, Rank, bytearray, bytearray, float], float]
+    meet: Callable[[float], None]
     owner: Any
 
 

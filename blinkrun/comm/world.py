@@ -49,6 +49,22 @@ class World:
         return len(self.groups)
 
     @property
+    def host_of(self) -> tuple[int, ...]:
+        """Index of every rank's host."""
+        found = {rank: index for index, group in enumerate(self.groups) for rank in group}
+        return tuple(found[rank] for rank in range(self.size))
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Name of each host, by its index."""
+        return tuple(self.hosts[group[0]] for group in self.groups)
+
+    @property
+    def leaders(self) -> tuple[Rank, ...]:
+        """First rank of each host."""
+        return tuple(group[0] for group in self.groups)
+
+    @property
     def local_ranks(self) -> tuple[Rank, ...]:
         """Ranks of this rank's host."""
         return self.groups[self.cross_rank]
@@ -78,13 +94,18 @@ def group_by_host(names: Sequence[tuple[str, str]]) -> tuple[tuple[Rank, ...], .
 
 def gather_world(control: ControlPlane) -> World:
     """Return the world as all ranks of `control` see it; every rank must call it."""
-    names = control.allgather((os.environ.get(env.HOST) or platform.node(), _boot_id()))
+    names = control.allgather(this_host())
     return World(
         rank=control.rank,
         size=control.size,
         hosts=tuple(host for host, _ in names),
         groups=group_by_host(names),
     )
+
+
+def this_host() -> tuple[str, str]:
+    """Return the name of this process's host, and what tells it from others of that name."""
+    return os.environ.get(env.HOST) or platform.node(), _boot_id()
 
 
 def is_mpi_rank(environ: Mapping[str, str] = os.environ) -> bool:

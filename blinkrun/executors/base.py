@@ -99,6 +99,10 @@ class Executor(ABC):
     def tune(self, tuners: Mapping[Addressing, Tuner]) -> None:
         """Let tuners choose the chunks of calls, where the executor can."""
 
+    @abstractmethod
+    def let_go(self) -> None:
+        """End what the group needs of MPI, once it is closed and this rank has left."""
+
     def run(self, request: Request, *, may_spin: bool = True) -> None:
         """Run one call to its end; without `may_spin` a waiting thread leaves its core at once."""
         self.load(request.collective, request.root)

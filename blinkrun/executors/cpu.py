@@ -188,6 +188,9 @@ class CpuExecutor(Executor):
         self.tuners = tuners
         self.fast = not_fast
 
+    def let_go(self) -> None:
+        """Do nothing: one host needs no MPI."""
+
     def run(self, request: Request, *, may_spin: bool = True) -> None:
         """Run one call to its end; without `may_spin` a waiting thread leaves its core at once."""
         self.load(request.collective, request.root)

@@ -80,7 +80,8 @@ def exchange(
         raise LaunchError(
             f"rank {control.rank} cannot share memory with rank {ranks[0]} of the same host"
             f" ({err or type(err).__name__}); ranks in different containers or network namespaces"
-            " cannot reach each other's sockets"
+            " cannot reach each other's sockets: set BLINKRUN_HOST to another name in each of them,"
+            " and they count as hosts of their own"
         ) from err
     return files
 

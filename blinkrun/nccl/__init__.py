@@ -17,8 +17,6 @@ Calls return when they are done. Those between `groupStart` and `groupEnd` run t
 
 from __future__ import annotations
 
-import secrets
-
 from blinkrun.nccl.communicator import NcclCommunicator
 from blinkrun.nccl.constants import (
     NCCL_AVG,
@@ -47,6 +45,7 @@ from blinkrun.nccl.constants import (
 )
 from blinkrun.nccl.group import groupEnd, groupStart
 from blinkrun.nccl.status import NcclError
+from blinkrun.nccl.unique_id import new_id
 
 available = True
 
@@ -88,14 +87,15 @@ __all__ = [
 def get_unique_id() -> tuple[int, ...]:
     """Return a new id for one communicator, to be given to all its ranks.
 
-    It is a secret: whoever runs as the same user on this host and knows it can join.
+    It is a secret: whoever runs as the same user on this host and knows it can join. A rank on
+    another host that is given it gets an NcclError (invalid usage) at once.
 
     Returns
     -------
     tuple of int
         128 numbers from -128 to 127, as ``cupy.cuda.nccl`` has them.
     """
-    return tuple(each - 256 if each > 127 else each for each in secrets.token_bytes(128))
+    return tuple(each - 256 if each > 127 else each for each in new_id())
 
 
 def get_version() -> int:

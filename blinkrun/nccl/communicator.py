@@ -24,6 +24,7 @@ from blinkrun.nccl.constants import (
     operation,
 )
 from blinkrun.nccl.status import NcclError, Status, refused, translate
+from blinkrun.nccl.unique_id import check_host
 from blinkrun.types import Collective
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class NcclCommunicator:
     Raises
     ------
     NcclError
-        Invalid argument, at once; remote error if other ranks do not come, system error if they
-        disagree or cannot share memory.
+        Invalid argument, or invalid usage for an id of another host, at once; remote error if
+        other ranks do not come, system error if they disagree or cannot share memory.
 
     Notes
     -----
@@ -446,6 +447,7 @@ def _secret(numbers: Sequence[int]) -> bytes:
             Status.INVALID_ARGUMENT,
             f"commId has {len(secret)} numbers, need the {NCCL_UNIQUE_ID_BYTES} of get_unique_id()",
         )
+    check_host(secret)
     return secret
 
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,17 @@ class RankRunner:
         *,
         timeout_s: float = 60.0,
         env: Mapping[str, str] | None = None,
+        hosts: Sequence[int] | None = None,
         **params: Any,
     ) -> list[Any]:
-        """Return the results in rank order; fails the test if any rank failed."""
+        """Return the results in rank order; fails the test if any rank failed.
+
+        With `hosts`, the number of each rank's host, the ranks believe that they are on several.
+        """
         out = self._folder / f"ranks{next(self._runs)}"
         out.mkdir()
-        spec = {"case": case, "params": params, "timeout_s": timeout_s}
+        names = [f"host{number}" for number in hosts or ()]
+        spec = {"case": case, "params": params, "timeout_s": timeout_s, "hosts": names}
         (out / "spec.json").write_text(json.dumps(spec))
         command = [*mpiexec_command(size), sys.executable, "-m", "support.rank_main", str(out)]
         # A folder for the MPI's own files: those of a killed job stay, and hinder a later one that

@@ -41,6 +41,8 @@ def main() -> None:
     (out / f"{rank}.pid").write_text(str(os.getpid()))
     write_to(out / f"{rank}.log")
     spec = json.loads((out / "spec.json").read_text())
+    if spec["hosts"]:
+        os.environ["BLINKRUN_HOST"] = spec["hosts"][rank]
     # Where it hung is in the log before the parent ends the job.
     faulthandler.dump_traceback_later(max(spec["timeout_s"] - 2, 1), exit=False)
     try:

@@ -103,10 +103,10 @@ def test_the_end_of_a_forked_child_is_not_that_of_the_rank(monkeypatch):
 
 
 @pytest.mark.usefixtures("alone")
-def test_several_hosts_are_refused_by_name(monkeypatch):
+def test_several_hosts_without_mpi_are_refused_by_name(monkeypatch):
     two = World(rank=0, size=2, hosts=("anna", "bert"), groups=((0,), (1,)))
     monkeypatch.setattr(world_module, "gather_world", lambda _: two)
-    with pytest.raises(LaunchError, match=r"2 hosts \(anna, bert\)"):
+    with pytest.raises(LaunchError, match=r"2 hosts \(anna, bert\), which only MPI joins"):
         blinkrun.init()
     assert not blinkrun.is_initialized()
 
