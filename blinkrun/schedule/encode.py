@@ -30,7 +30,6 @@ import numpy.typing as npt
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import (
-    Arrived,
     Channel,
     Program,
     Recv,
@@ -105,14 +104,18 @@ def _step_words(
             return [0, local[other], flag, lag]
         case Signal(flag):
             return [1, flag]
-        case Send(operand, other, stream):
-            return [3, other, stream, int(operand.buffer), operand.index]
-        case Recv(operand, other, stream):
-            return [4, other, stream, int(operand.buffer), operand.index]
-        case Sent(other, stream, lag):
-            return [5, other, stream, lag]
-        case Arrived(other, stream, lag):
-            return [6, other, stream, lag]
+        case Reduce():
+            return _reduce_words(step, rank, local, routes)
+        case Send(operand, other, stream) | Recv(operand, other, stream):
+            kind = 3 if isinstance(step, Send) else 4
+            return [kind, other, stream, int(operand.buffer), operand.index]
+    kind = 5 if isinstance(step, Sent) else 6
+    return [kind, step.rank, step.stream, step.lag]
+
+
+def _reduce_words(
+    step: Reduce, rank: Rank, local: Mapping[Rank, int], routes: Routes | None
+) -> list[int]:
     operands = [[local[o.rank], int(o.buffer), o.index] for o in (*step.dsts, *step.srcs)]
     if routes is not None:
         for words, link in zip(operands, _links(step, rank, routes), strict=True):

@@ -295,8 +295,8 @@ class Program:
             )
         if not 0 <= self.root < len(self.ranks):
             raise ProgramError(f"root {self.root} is none of {len(self.ranks)} ranks")
-        if self.hosts and len(self.hosts) != len(self.ranks):
-            raise ProgramError(f"{len(self.ranks)} ranks on the hosts {self.hosts}")
+        if self.hosts:
+            _check_hosts(self.hosts, len(self.ranks))
         for rank, steps in enumerate(self.ranks):
             if steps.prologue and not self.eager:
                 raise ProgramError(
@@ -339,6 +339,14 @@ class Program:
         """Blocks in OUTPUT: the size for allgather and alltoall, else 1."""
         joined = (Collective.ALLGATHER, Collective.ALLTOALL)
         return self.size if self.collective in joined else 1
+
+
+def _check_hosts(hosts: tuple[int, ...], size: int) -> None:
+    if len(hosts) != size:
+        raise ProgramError(f"{size} ranks on the hosts {hosts}")
+    found = tuple(dict.fromkeys(hosts))
+    if found != tuple(range(len(found))):
+        raise ProgramError(f"hosts {hosts} are not numbered from 0 in the order of first ranks")
 
 
 def _check_channel(program: Program, rank: Rank, channel: Channel) -> None:

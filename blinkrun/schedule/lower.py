@@ -110,8 +110,13 @@ def lower_packing(  # noqa: PLR0913 - all that a program depends on
     addressing: Addressing = Addressing.DIRECT,
     channels_per_tree: int = 1,
     slot_depth: int = SLOT_DEPTH,
+    hosts: tuple[int, ...] = (),
 ) -> Program:
-    """Return the program that carries out `collective` over these trees; see `lower`."""
+    """Return the program that carries out `collective` over these trees; see `lower`.
+
+    Where `hosts` gives the host of every rank, edges between hosts become messages; see
+    `lower_hosts`, which also knows the collectives that need no trees.
+    """
     size = packing.size
     adds: dict[Collective, AddTree] = {
         Collective.ALLREDUCE: add_allreduce_tree,
@@ -129,6 +134,7 @@ def lower_packing(  # noqa: PLR0913 - all that a program depends on
         slot_depth=slot_depth,
         root=root if collective.is_rooted else 0,
         channels_per_tree=channels_per_tree,
+        hosts=hosts,
     )
 
 
@@ -237,6 +243,7 @@ def _lower(  # noqa: PLR0913 - one call per collective above
     slot_depth: int,
     root: Rank = 0,
     channels_per_tree: int = 1,
+    hosts: tuple[int, ...] = (),
 ) -> Program:
     """Add every tree of `packing`; where all ranks are roots, a tree serves its root's block."""
     if channels_per_tree < 1:
@@ -248,7 +255,7 @@ def _lower(  # noqa: PLR0913 - one call per collective above
             f"{collective.label} of {size} ranks, root {root}, got a packing of "
             f"{packing.size} ranks from {'all roots' if packing.joint else _root_of(packing)}"
         )
-    builder = Builder(size, slot_depth)
+    builder = Builder(size, slot_depth, hosts)
     if size == 1:
         return _lower_alone(builder, collective, addressing)
     shares = shares_of(packing, channels_per_tree)

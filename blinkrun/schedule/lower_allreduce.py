@@ -1,10 +1,16 @@
-"""Allreduce over a tree: up to the root, one fused step there, and down again."""
+"""Allreduce over a tree: up to the root, one fused step there, and down again.
+
+Where an edge leads to another host, a partial sum is sent up from a slot of the child and the
+result comes down into its OUTPUT, see `lower_network`; inside a host it is read and written where
+it lies.
+"""
 
 from __future__ import annotations
 
 from blinkrun.planner.plan import PlannedTree
-from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal
-from blinkrun.schedule.lower_builder import WINDOW, Builder, Phase, in_rank_order, waits
+from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal, Step
+from blinkrun.schedule.lower_builder import WINDOW, Builder, Phase, waits
+from blinkrun.schedule.lower_network import Network, held_by
 from blinkrun.types import Rank
 
 
@@ -13,12 +19,12 @@ def add_allreduce_tree(
 ) -> None:
     """Add the channels that sum `part` over all ranks along `tree`; there is one block, 0."""
     if addressing is Addressing.STAGED:
-        _add_staged(builder, tree, part)
+        _Staged(builder, tree, part).add()
     else:
-        _add_direct(builder, tree, part, leaves_copy=addressing is Addressing.OUTPUT_ONLY)
+        _Direct(builder, tree, part, leaves_copy=addressing is Addressing.OUTPUT_ONLY).add()
 
 
-def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy: bool) -> None:
+class _Direct:
     """Reduce upwards in the OUTPUTs of inner ranks; parents write the result to their children.
 
     A leaf only waits until its parent has read its INPUT and written its OUTPUT, or, where nobody
@@ -28,92 +34,197 @@ def _add_direct(builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy:
     No rank runs ahead of the next one on the way by more than `WINDOW` chunks: else a tree with a
     slow link would take a full share of all others, for chunks that nobody can use yet.
     """
-    inner = [
-        rank
-        for rank in range(builder.size)
-        if rank != tree.root and (leaves_copy or tree.children(rank))
-    ]
-    up = {rank: builder.flag(rank) for rank in inner}
-    inside = {rank for rank in range(builder.size) if tree.children(rank)}
-    down = {rank: builder.flag(rank) for rank in sorted(inside | {tree.root})}
-    for rank in range(builder.size):
-        children = tree.children(rank)
-        outputs = tuple(Operand(child, Buffer.OUTPUT) for child in children)
-        own = Operand(rank, Buffer.OUTPUT)
-        pushed = [tree.down[child] for child in children]
-        ready = waits((child, up[child]) for child in children if child in up)
-        srcs = in_rank_order(
-            Operand(r, Buffer.OUTPUT if r in up and r != rank else Buffer.INPUT)
-            for r in (rank, *children)
+
+    def __init__(
+        self, builder: Builder, tree: PlannedTree, part: Part, *, leaves_copy: bool
+    ) -> None:
+        self.builder, self.tree, self.part = builder, tree, part
+        self.net = net = Network(builder, tree)
+        inside = {rank for rank in range(builder.size) if tree.children(rank)}
+        outer = {tree.root, *net.heads}  # ranks without a parent on their own host
+        summing = inside | {rank for rank in range(builder.size) if leaves_copy} - outer
+        self.up = {rank: builder.flag(rank) for rank in sorted(summing - {tree.root})}
+        self.down = {rank: builder.flag(rank) for rank in sorted(inside | {tree.root})}
+        for rank in sorted(inside):
+            net.expect_sums(rank, part, self.down[rank] if rank == tree.root else self.up[rank])
+
+    def add(self) -> None:
+        for rank in range(self.builder.size):
+            if rank == self.tree.root:
+                self._add_root(rank)
+            elif rank in self.net.heads:
+                self._add_head(rank)
+            elif self.tree.children(rank):
+                self._add_inner(rank)
+            else:
+                self._add_leaf(rank)
+
+    def _add_root(self, rank: Rank) -> None:
+        own = _output(rank)
+        outputs = tuple(map(_output, self.net.near[rank]))
+        pushed = [self.tree.down[child] for child in self.net.near[rank]]
+        fused = self._sum(rank, (own, *outputs), ["", *pushed], final=True)
+        steps = [*self._ready(rank), *self._taken(rank), fused, Signal(self.down[rank])]
+        self._add(rank, Phase.UP, [*steps, *self.net.send_down(own)])
+
+    def _add_head(self, rank: Rank) -> None:
+        """Add a rank whose parent is on another host.
+
+        In place, the result may come to where INPUT was once that has been summed.
+        """
+        slot = self.builder.slot(rank)
+        summed = [Signal(self.up[rank])] if rank in self.up else []
+        self._add(
+            rank,
+            Phase.UP if summed else Phase.PUT,
+            [
+                *self.net.is_sent_up(rank),
+                *self._ready(rank),
+                self._sum(rank, (slot,), [""]),
+                *summed,
+                *self.net.send_up(slot),
+                self.net.recv_down(_output(rank)),
+            ],
         )
-        pulled = [tree.up[src.rank] if src.rank != rank else "" for src in srcs]
-        taken = waits(((child, down[child]) for child in children if child in down), lag=WINDOW)
-        if rank == tree.root:
-            fused = Reduce((own, *outputs), srcs, final=True, via=("", *pushed, *pulled))
-            steps = [*ready, *taken, fused, Signal(down[rank])]
-            builder.add(rank, Phase.UP, tree.root, part, steps)
-            continue
-        parent = tree.parents[rank]
-        result = waits([(parent, down[parent])])
-        if not children:
-            if leaves_copy:
-                copy = Reduce((own,), srcs)
-                builder.add(rank, Phase.PUT, tree.root, part, [copy, Signal(up[rank])])
-            builder.add(rank, Phase.LEAVE, tree.root, part, result)
-            continue
-        summed = up[parent] if parent in up else down[parent]
-        asked = waits([(parent, summed)], lag=WINDOW)
-        upward = [*ready, *asked, Reduce((own,), srcs, via=("", *pulled)), Signal(up[rank])]
-        handed = Reduce(outputs, (own,), via=(*pushed, ""))
-        downward = [*result, *taken, handed, Signal(down[rank])]
-        builder.add(rank, Phase.UP, tree.root, part, upward)
-        builder.add(rank, Phase.DOWN, tree.root, part, downward)
+        if self.tree.children(rank):
+            self._add(rank, Phase.DOWN, [*self.net.has_come_down(rank), *self._hand_on(rank)])
+
+    def _add_inner(self, rank: Rank) -> None:
+        parent = self.tree.parents[rank]
+        asked = waits([(parent, self.up.get(parent, self.down[parent]))], lag=WINDOW)
+        total = self._sum(rank, (_output(rank),), [""])
+        self._add(rank, Phase.UP, [*self._ready(rank), *asked, total, Signal(self.up[rank])])
+        result = waits([(parent, self.down[parent])])
+        self._add(rank, Phase.DOWN, [*result, *self._hand_on(rank)])
+
+    def _add_leaf(self, rank: Rank) -> None:
+        if rank in self.up:
+            copy = self._sum(rank, (_output(rank),), [""])
+            self._add(rank, Phase.PUT, [copy, Signal(self.up[rank])])
+        parent = self.tree.parents[rank]
+        self._add(rank, Phase.LEAVE, waits([(parent, self.down[parent])]))
+
+    def _add(self, rank: Rank, phase: Phase, steps: list[Step]) -> None:
+        self.builder.add(rank, phase, self.tree.root, self.part, steps)
+
+    def _ready(self, rank: Rank) -> list[Step]:
+        summing = [child for child in self.net.near[rank] if child in self.up]
+        ready = waits((child, self.up[child]) for child in summing)
+        return [*ready, *self.net.sums_arrived(rank)]
+
+    def _sum(
+        self, rank: Rank, dsts: tuple[Operand, ...], via: list[str], *, final: bool = False
+    ) -> Reduce:
+        """Return the step that adds INPUT and what the children have; `via` is that of `dsts`."""
+        near = {
+            child: Operand(child, Buffer.OUTPUT if child in self.up else Buffer.INPUT)
+            for child in self.net.near[rank]
+        }
+        held = held_by(self.net, rank, near)
+        pulled = [self.tree.up[holder] if holder in near else "" for holder in held]
+        return Reduce(dsts, tuple(held.values()), final=final, via=(*via, *pulled))
+
+    def _taken(self, rank: Rank) -> list[Step]:
+        handing = [child for child in self.net.near[rank] if child in self.down]
+        return waits(((child, self.down[child]) for child in handing), lag=WINDOW)
+
+    def _hand_on(self, rank: Rank) -> list[Step]:
+        """Return the steps that bring the result in a rank's OUTPUT to its children."""
+        own, near = _output(rank), self.net.near[rank]
+        steps = self._taken(rank)
+        if near:
+            pushed = [self.tree.down[child] for child in near]
+            steps.append(Reduce(tuple(map(_output, near)), (own,), via=(*pushed, "")))
+        return [*steps, Signal(self.down[rank]), *self.net.send_down(own)]
 
 
-def _add_staged(builder: Builder, tree: PlannedTree, part: Part) -> None:
+class _Staged:
     """Do the same through one slot per edge, at the parent, used upwards and then downwards.
 
     Rank v fills its slot at the parent, the parent puts the result back into it, v takes it out:
     what v signals then also frees the slot for the chunk `slot_depth` later.
     """
-    slots = {
-        child: builder.slot(rank) for rank in range(builder.size) for child in tree.children(rank)
-    }
-    filled = {rank: builder.flag(rank) for rank in range(builder.size) if rank != tree.root}
-    done = {rank: builder.flag(rank) for rank in range(builder.size)}
-    for rank in range(builder.size):
-        children = tree.children(rank)
-        below = [slots[child] for child in children]
-        ready = waits((child, filled[child]) for child in children)
-        srcs = _own_and_slots(rank, children, slots)
-        output = Operand(rank, Buffer.OUTPUT)
-        if rank == tree.root:
-            fused = Reduce((output, *below), srcs, final=True)
-            builder.add(rank, Phase.UP, tree.root, part, [*ready, fused, Signal(done[rank])])
-            continue
-        parent = tree.parents[rank]
-        # An inner rank's children have taken the result out of their slots before they fill them
+
+    def __init__(self, builder: Builder, tree: PlannedTree, part: Part) -> None:
+        self.builder, self.tree, self.part = builder, tree, part
+        self.net = net = Network(builder, tree)
+        ranks = range(builder.size)
+        self.slots = {child: builder.slot(rank) for rank in ranks for child in net.near[rank]}
+        self.slots |= {head: builder.slot(head) for head in net.heads}
+        lonely = {head for head in net.heads if not tree.children(head)}
+        self.filled = {r: builder.flag(r) for r in ranks if r != tree.root and r not in lonely}
+        self.done = {r: builder.flag(r) for r in ranks if r not in net.heads or net.near[r]}
+        for rank in ranks:
+            if net.far[rank]:
+                flag = self.done[rank] if rank == tree.root else self.filled[rank]
+                net.expect_sums(rank, part, flag)
+
+    def add(self) -> None:
+        for rank in range(self.builder.size):
+            if rank == self.tree.root:
+                self._add_root(rank)
+            elif rank in self.net.heads:
+                self._add_head(rank)
+            else:
+                self._add_below(rank)
+
+    def _add_root(self, rank: Rank) -> None:
+        srcs = self._srcs(rank)
+        fused = Reduce((_output(rank), *self._below(rank)), srcs, final=True)
+        steps = [*self._ready(rank), fused, Signal(self.done[rank])]
+        self._add(rank, Phase.UP, [*steps, *self.net.send_down(_output(rank))])
+
+    def _add_head(self, rank: Rank) -> None:
+        """Add a rank whose parent is on another host; its slot is its own, and goes up only."""
+        slot, below, own = self.slots[rank], self._below(rank), _output(rank)
+        summed = [Signal(self.filled[rank])] if rank in self.filled else []
+        self._add(
+            rank,
+            Phase.UP if summed else Phase.PUT,
+            [
+                *self.net.is_sent_up(rank),
+                *self._ready(rank),
+                Reduce((slot,), self._srcs(rank)),
+                *summed,
+                *self.net.send_up(slot),
+                self.net.recv_down(own),
+            ],
+        )
+        if self.tree.children(rank):
+            handed: list[Step] = [Reduce(below, (own,)), Signal(self.done[rank])] if below else []
+            come = self.net.has_come_down(rank)
+            self._add(rank, Phase.DOWN, [*come, *handed, *self.net.send_down(own)])
+
+    def _add_below(self, rank: Rank) -> None:
+        """Add a rank with its parent on the same host."""
+        parent, below, own = self.tree.parents[rank], self._below(rank), _output(rank)
+        # A rank's children there have taken the result out of their slots before they fill them
         # again, so its own slot is free as well.
-        free = [] if children else waits([(rank, done[rank])], lag=builder.slot_depth)
+        free = [] if below else waits([(rank, self.done[rank])], lag=self.builder.slot_depth)
+        srcs = self._srcs(rank)
         local = ("",) * len(srcs)
-        put = [
-            *free,
-            *ready,
-            Reduce((slots[rank],), srcs, via=(tree.up[rank], *local)),
-            Signal(filled[rank]),
-        ]
-        take = [
-            *waits([(parent, done[parent])]),
-            Reduce((output, *below), (slots[rank],), via=(*local, tree.down[rank])),
-            Signal(done[rank]),
-        ]
-        builder.add(rank, Phase.UP if children else Phase.PUT, tree.root, part, put)
-        builder.add(rank, Phase.DOWN, tree.root, part, take)
+        put = Reduce((self.slots[rank],), srcs, via=(self.tree.up[rank], *local))
+        steps = [*free, *self._ready(rank), put, Signal(self.filled[rank])]
+        self._add(rank, Phase.UP if self.tree.children(rank) else Phase.PUT, steps)
+        via = ("", *("" for _ in below), self.tree.down[rank])
+        take = Reduce((own, *below), (self.slots[rank],), via=via)
+        steps = [*waits([(parent, self.done[parent])]), take, Signal(self.done[rank])]
+        self._add(rank, Phase.DOWN, [*steps, *self.net.send_down(own)])
+
+    def _add(self, rank: Rank, phase: Phase, steps: list[Step]) -> None:
+        self.builder.add(rank, phase, self.tree.root, self.part, steps)
+
+    def _below(self, rank: Rank) -> tuple[Operand, ...]:
+        return tuple(self.slots[child] for child in self.net.near[rank])
+
+    def _ready(self, rank: Rank) -> list[Step]:
+        ready = waits((child, self.filled[child]) for child in self.net.near[rank])
+        return [*ready, *self.net.sums_arrived(rank)]
+
+    def _srcs(self, rank: Rank) -> tuple[Operand, ...]:
+        near = {child: self.slots[child] for child in self.net.near[rank]}
+        return tuple(held_by(self.net, rank, near).values())
 
 
-def _own_and_slots(
-    rank: Rank, children: tuple[Rank, ...], slots: dict[Rank, Operand]
-) -> tuple[Operand, ...]:
-    """Own INPUT and the children's slots, by the rank whose values they hold."""
-    held = {rank: Operand(rank, Buffer.INPUT)} | {child: slots[child] for child in children}
-    return tuple(held[holder] for holder in sorted(held))
+def _output(rank: Rank) -> Operand:
+    return Operand(rank, Buffer.OUTPUT)

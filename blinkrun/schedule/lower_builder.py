@@ -28,10 +28,11 @@ MAX_SHARES = 1 << 20  # times a count below 2**40 this stays inside 64 bits
 class Phase(IntEnum):
     """Order in which a rank's scheduler looks at its channels: what feeds others comes first."""
 
-    PUT = 0
-    UP = 1
-    DOWN = 2
-    LEAVE = 3
+    POST = 0  # where messages are to arrive
+    PUT = 1
+    UP = 2
+    DOWN = 3
+    LEAVE = 4
 
 
 class Builder:
@@ -42,14 +43,20 @@ class Builder:
     size : int
         Number of ranks.
     slot_depth : int
-        Chunks that a SCRATCH slot holds.
+        Chunks that a SCRATCH slot holds, and messages of a stream that are under way at a time.
+    hosts : tuple of int
+        The host of every rank; empty: all are on one.
     """
 
-    def __init__(self, size: int, slot_depth: int = SLOT_DEPTH) -> None:
+    def __init__(
+        self, size: int, slot_depth: int = SLOT_DEPTH, hosts: tuple[int, ...] = ()
+    ) -> None:
         self.size = size
         self.slot_depth = slot_depth
+        self.hosts = hosts
         self._flags = [0] * size
         self._slots = [0] * size
+        self._streams: dict[tuple[Rank, Rank], int] = {}
         self._channels: list[list[tuple[Phase, int, Channel]]] = [[] for _ in range(size)]
 
     def flag(self, rank: Rank) -> int:
@@ -61,6 +68,16 @@ class Builder:
         """Return a new SCRATCH slot of `rank`."""
         self._slots[rank] += 1
         return Operand(rank, Buffer.SCRATCH, self._slots[rank] - 1)
+
+    def stream(self, src: Rank, dst: Rank) -> int:
+        """Return a new stream of messages from `src` to `dst`, on another host."""
+        number = self._streams.get((src, dst), 0)
+        self._streams[src, dst] = number + 1
+        return number
+
+    def is_far(self, rank: Rank, other: Rank) -> bool:
+        """Return whether the two are on different hosts."""
+        return bool(self.hosts) and self.hosts[rank] != self.hosts[other]
 
     def add(self, rank: Rank, phase: Phase, root: Rank, part: Part, steps: Iterable[Step]) -> None:
         """Give `rank` a channel, unless `steps` is empty; `root` is that of the tree it serves."""
@@ -93,8 +110,12 @@ class Builder:
             ranks,
             slots=slots,
             slot_depth=self.slot_depth if slots else 1,
-            pipelined=depth > 1 or (addressing is not Addressing.DIRECT and self.size > 1),
+            # Over hosts always, so that all cut alike, however each addresses its own memory.
+            pipelined=bool(self.hosts)
+            or depth > 1
+            or (addressing is not Addressing.DIRECT and self.size > 1),
             name="stars" if depth <= 1 else "trees",
+            hosts=self.hosts,
         )
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Buffer, Channel, Operand, Program, Signal, Step, Wait
+from blinkrun.schedule.ir import (
+    Buffer,
+    Channel,
+    Operand,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+    Sent,
+    Signal,
+    Step,
+    Wait,
+)
 from blinkrun.types import Rank
 
 _SHORT = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "slot"}
@@ -16,6 +28,8 @@ def render(program: Program, rank: Rank | None = None) -> str:
 
     ``r1.in`` is INPUT of rank 1, ``r1.out[2]`` block 2 of its OUTPUT, ``r1.slot[0]`` a SCRATCH
     slot; ``wait r1 f0`` waits for flag 0 of rank 1, ``-4`` after it for its state four chunks ago.
+    Between hosts ``send r1.out to r2 s0`` and ``recv r2.out from r1 s0`` start the next message of
+    stream 0 from rank 1 to rank 2; ``sent r2 s0`` and ``arrived r1 s0`` hold until it is through.
 
     Raises
     ------
@@ -45,6 +59,7 @@ def render(program: Program, rank: Rank | None = None) -> str:
 
 def _headline(program: Program) -> str:
     root = f", root {program.root}" if program.collective.is_rooted else ""
+    hosts = f" on {_counted(len(set(program.hosts)), 'host')}" if program.hosts else ""
     notes = [
         _counted(program.shares, "share"),
         f"{_counted(program.slots, 'slot')} of depth {program.slot_depth}",
@@ -53,7 +68,7 @@ def _headline(program: Program) -> str:
         *(["pipelined"] if program.pipelined else []),
     ]
     return (
-        f"{program.collective.label}{root}, {_counted(program.size, 'rank')}, "
+        f"{program.collective.label}{root}, {_counted(program.size, 'rank')}{hosts}, "
         f"{program.addressing.name.lower()}, {program.name}: {', '.join(notes)}"
     )
 
@@ -63,7 +78,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _rank_lines(program: Program, rank: Rank) -> Iterator[str]:
-    yield f"rank {rank}"
+    yield f"rank {rank}{f' on host {program.hosts[rank]}' if program.hosts else ''}"
     steps = program.ranks[rank]
     for kind, channels in (("prologue", steps.prologue), ("channel", steps.channels)):
         for number, channel in enumerate(channels):
@@ -78,9 +93,24 @@ def _channel_lines(program: Program, name: str, channel: Channel) -> Iterator[st
 def _step(program: Program, step: Step) -> str:
     match step:
         case Wait(rank, flag, lag):
-            return f"wait r{rank} f{flag}{f' -{lag}' if lag else ''}"
+            return f"wait r{rank} f{flag}{_behind(lag)}"
         case Signal(flag):
             return f"signal f{flag}"
+        case Reduce():
+            return _reduce(program, step)
+        case Send(operand, rank, stream):
+            return f"send {_operand(program, operand)} to r{rank} s{stream}"
+        case Recv(operand, rank, stream):
+            return f"recv {_operand(program, operand)} from r{rank} s{stream}"
+    held = "sent" if isinstance(step, Sent) else "arrived"
+    return f"{held} r{step.rank} s{step.stream}{_behind(step.lag)}"
+
+
+def _behind(lag: int) -> str:
+    return f" -{lag}" if lag else ""
+
+
+def _reduce(program: Program, step: Reduce) -> str:
     targets = ", ".join(_operand(program, dst) for dst in step.dsts)
     sources = ", ".join(_operand(program, src) for src in step.srcs)
     value = sources if len(step.srcs) == 1 else f"op({sources})"

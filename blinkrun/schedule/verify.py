@@ -10,6 +10,8 @@ A few chunks speak for any number. All certainties lead from a chunk to the same
 depend only on how far the two are apart; memory is shared only between chunks that are a
 multiple of `slot_depth` apart. So `slot_depth` + 1 chunks show every collision that there is.
 
+Over several hosts a message takes part as an actor of its own, see `verify_messages`.
+
 One call speaks for a sequence of calls. A rank enters a call only when all have left the one
 before, so nothing of two calls meets but a prologue with the channels of the call before; those
 lie in the other copy of the one-shot scratch area, and INPUT and OUTPUT are left alone by then.
@@ -18,13 +20,15 @@ lie in the other copy of the one-shot scratch area, and INPUT and OUTPUT are lef
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NoReturn
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Program, Reduce, Signal, Wait
+from blinkrun.schedule.ir import Arrived, Program, Recv, Reduce, Send, Sent, Signal, Step, Wait
 from blinkrun.schedule.promise import Promise, promises
+from blinkrun.schedule.streams import stream_of, written_by
 from blinkrun.schedule.verify_memory import Access, Broken, Clock, Memory, Value, ranks_in
+from blinkrun.schedule.verify_messages import Events, Messages
 from blinkrun.schedule.verify_static import Lane, Links, check_static, independent_groups
 from blinkrun.types import Collective, Rank
 
@@ -86,9 +90,17 @@ class _Replay:
         self.num_chunks = num_chunks
         self.in_place = in_place
         self.memory = Memory(program, in_place=in_place)
-        self.before_all: Clock = [0] * max(len(self.lanes), 1)
+        self.events: Events = defaultdict(list)
+        streams = {
+            stream_of(lane.rank, step)
+            for lane in self.lanes
+            for step in lane.channel.steps
+            if isinstance(step, Send)
+        }
+        self.messages = Messages(sorted(streams), len(self.lanes), self.memory, self.events)
+        actors = len(self.lanes) + self.messages.num_actors
+        self.before_all: Clock = [0] * max(actors, 1)
         self.clocks: list[Clock] = [self.before_all.copy() for _ in self.lanes]
-        self.signals: dict[tuple[Rank, int], list[Clock]] = defaultdict(list)
 
     def run(self) -> None:
         for lane in self.prologue:
@@ -106,14 +118,14 @@ class _Replay:
                 self._fail(f"{lane.at(number, 0)}: {err}", err)
 
     def _run_channels(self) -> None:
-        """Run each channel as far as it gets, again whenever a flag that it waits for moves."""
+        """Run each channel as far as it gets, again whenever what it waits for moves."""
         ready = deque(range(len(self.lanes)))
-        waiting: dict[tuple[Rank, int], list[int]] = defaultdict(list)
+        waiting: dict[Hashable, list[int]] = defaultdict(list)
         while ready:
             number = ready.popleft()
             blocker = self._advance(number, ready, waiting)
             if blocker is not None:
-                waiting[blocker.rank, blocker.flag].append(number)
+                waiting[blocker].append(number)
         for number, lane in enumerate(self.lanes):
             if self._time(number) < self.num_chunks * len(lane.channel.steps):
                 self._report_deadlock(number)
@@ -122,38 +134,81 @@ class _Replay:
         return self.clocks[number][number]
 
     def _advance(
-        self, number: int, ready: deque[int], waiting: dict[tuple[Rank, int], list[int]]
-    ) -> Wait | None:
-        """Run one channel until it ends (None) or is held by the wait that is returned."""
+        self, number: int, ready: deque[int], waiting: dict[Hashable, list[int]]
+    ) -> Hashable | None:
+        """Run one channel until it ends (None) or is held by what is returned."""
         lane, clock = self.lanes[number], self.clocks[number]
         steps = lane.channel.steps
         while clock[number] < self.num_chunks * len(steps):
             chunk, index = divmod(clock[number], len(steps))
             step = steps[index]
-            if isinstance(step, Wait) and chunk >= step.lag:
-                seen = self.signals[step.rank, step.flag]
-                if len(seen) <= chunk - step.lag:
-                    return step
-                clock[:] = map(max, clock, seen[chunk - step.lag])
+            if isinstance(step, (Wait, Sent, Arrived)):
+                held_by = self._pass(step, chunk, number)
+                if held_by is not None:
+                    return held_by
             clock[number] += 1
-            if isinstance(step, Reduce):
-                self._reduce(step, chunk, number, clock)
-            elif isinstance(step, Signal):
-                self.signals[lane.rank, step.flag].append(clock.copy())
-                ready.extend(waiting.pop((lane.rank, step.flag), ()))
+            for moved in self._carry_out(step, chunk, number):
+                ready.extend(waiting.pop(moved, ()))
         return None
+
+    def _pass(self, step: Wait | Sent | Arrived, chunk: int, number: int) -> Hashable | None:
+        """Return what holds a channel at `step`; if nothing does, what has happened is known."""
+        if chunk < step.lag:
+            return None
+        if isinstance(step, Wait):
+            key: Hashable = (step.rank, step.flag)
+        else:
+            key = (type(step), stream_of(self.lanes[number].rank, step))
+        seen = self.events[key]
+        if len(seen) <= chunk - step.lag:
+            return key
+        clock = self.clocks[number]
+        clock[:] = map(max, clock, seen[chunk - step.lag])
+        return None
+
+    def _carry_out(self, step: Step, chunk: int, number: int) -> list[Hashable]:
+        """Do what `step` does, and return what that moves."""
+        rank, clock = self.lanes[number].rank, self.clocks[number]
+        if isinstance(step, Reduce):
+            self._reduce(step, chunk, number, clock)
+        elif isinstance(step, Signal):
+            self.events[rank, step.flag].append(clock.copy())
+            return [(rank, step.flag)]
+        elif isinstance(step, (Send, Recv)):
+            return self._start(step, number)
+        return []
+
+    def _start(self, step: Send | Recv, number: int) -> list[Hashable]:
+        """Start one end of a message."""
+        clock = self.clocks[number]
+        stream = stream_of(self.lanes[number].rank, step)
+        try:
+            if isinstance(step, Send):
+                self.messages.send(stream, step, clock)
+            else:
+                self.messages.recv(stream, step, clock)
+            return self.messages.deliver(stream)
+        except Broken as err:
+            message = f"message of {stream}, {self._name((number, clock[number]))}"
+            self._fail_for(message, err)
 
     def _reduce(self, step: Reduce, chunk: int, actor: int, clock: Clock) -> None:
         try:
             self.memory.carry_out(step, chunk, actor, clock)
         except Broken as err:
-            meets = f" by {self._name(err.other)}; let one wait for the other" if err.other else ""
-            self._fail(f"{self._name((actor, clock[actor]))}: {err}{meets}", err)
+            self._fail_for(self._name((actor, clock[actor])), err)
 
     def _name(self, access: Access) -> str:
-        lane = self.lanes[access[0]]
-        chunk, index = divmod(access[1] - 1, len(lane.channel.steps))
+        actor, time = access
+        if actor >= len(self.lanes):
+            return self.messages.name(actor, time)
+        lane = self.lanes[actor]
+        chunk, index = divmod(time - 1, len(lane.channel.steps))
         return lane.at(index, chunk)
+
+    def _fail_for(self, who: str, err: Broken) -> NoReturn:
+        meets = f" by {self._name(err.other)}; let one wait for the other" if err.other else ""
+        self._fail(f"{who}: {err}{meets}", err)
 
     def _fail(self, what: str, cause: Exception | None = None) -> NoReturn:
         how = "in place" if self.in_place else "out of place"
@@ -166,11 +221,18 @@ class _Replay:
         lane = self.lanes[number]
         chunk, index = divmod(self._time(number), len(lane.channel.steps))
         step = lane.channel.steps[index]
+        where = f"{lane.at(index, chunk)}: waits for ever"
+        if isinstance(step, (Sent, Arrived)):
+            stream = stream_of(lane.rank, step)
+            self._fail(
+                f"{where} for message {chunk - step.lag} of {stream}; "
+                f"{self.messages.started(stream)}"
+            )
         assert isinstance(step, Wait)
         self._fail(
-            f"{lane.at(index, chunk)}: waits for ever for flag {step.flag} of rank {step.rank} to "
+            f"{where} for flag {step.flag} of rank {step.rank} to "
             f"reach {chunk + 1 - step.lag}; it stops at "
-            f"{len(self.signals[step.rank, step.flag])}"
+            f"{len(self.events[step.rank, step.flag])}"
         )
 
     def _check_exits(self) -> None:
@@ -179,6 +241,7 @@ class _Replay:
         def end(rank: Rank) -> Clock:
             if rank not in ends:
                 own = [self.clocks[n] for n, lane in enumerate(self.lanes) if lane.rank == rank]
+                own += self.messages.ends(rank)
                 ends[rank] = [max(times) for times in zip(self.before_all, *own, strict=True)]
             return ends[rank]
 
@@ -192,11 +255,7 @@ class _Replay:
 
     def _check_promises(self) -> None:
         written = {
-            dst
-            for lane in self.lanes
-            for step in lane.channel.steps
-            if isinstance(step, Reduce)
-            for dst in step.dsts
+            dst for lane in self.lanes for step in lane.channel.steps for dst in written_by(step)
         }
         results: set[Value | None] = set()
         for output, promise in promises(self.program).items():

@@ -87,6 +87,21 @@ class Memory:
                 continue  # a copy of a block onto itself is left out
             self._write(dst, value, chunk, actor, clock)
 
+    def send(self, src: Operand, chunk: int, actor: int, clock: Clock) -> Value:
+        """Return what a message from `src` carries, as `actor` reads it.
+
+        Raises
+        ------
+        Broken
+            If the memory may be written elsewhere, or holds nothing.
+        """
+        value = self._read(src, chunk, actor, clock)
+        return self._made(value, Reduce((src,), (src,)), [value])
+
+    def receive(self, dst: Operand, value: Value, chunk: int, actor: int, clock: Clock) -> None:
+        """Write what a message carries to `dst` as `actor`; raises Broken as `carry_out` does."""
+        self._write(dst, value, chunk, actor, clock)
+
     def _made(self, value: Value, step: Reduce, terms: list[Value]) -> Value:
         """Return `value` as it is once stored; copying what was stored before changes nothing."""
         if len(terms) == 1 and not step.final and step.srcs[0].buffer is not Buffer.INPUT:

@@ -8,11 +8,27 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.ir import Buffer, Channel, Operand, Part, Program, Reduce, Signal, Wait
+from blinkrun.schedule.ir import (
+    Buffer,
+    Channel,
+    Message,
+    Operand,
+    Part,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+    Signal,
+    Step,
+    Wait,
+)
 from blinkrun.schedule.promise import Location, location, moves_only, promises
+from blinkrun.schedule.streams import Stream, operands_of, stream_of, written_by
 from blinkrun.types import Collective, Rank
 
 Links = Collection[tuple[Rank, Rank]]
+
+MAX_STREAMS = 8192  # between two ranks, see csrc/mpi.hpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,7 @@ def lanes(program: Program) -> list[Lane]:
 
 
 def independent_groups(program: Program) -> list[list[Lane]]:
-    """Return the channels in groups that share neither flags nor memory, in order.
+    """Return the channels in groups that share neither flags, streams nor memory, in order.
 
     Parts of a block are apart and flags stay within a part, see `check_static`.
     """
@@ -73,7 +89,7 @@ def independent_groups(program: Program) -> list[list[Lane]]:
 
 
 def _shared_by(program: Program, lane: Lane) -> Iterator[object]:
-    """Yield names for the flags and the memory that `lane` uses."""
+    """Yield names for the flags, streams and memory that `lane` uses."""
     part = lane.channel.part
     for step in lane.channel.steps:
         match step:
@@ -81,9 +97,12 @@ def _shared_by(program: Program, lane: Lane) -> Iterator[object]:
                 yield rank, flag
             case Signal(flag):
                 yield lane.rank, flag
+            case Reduce():
+                pass
             case _:
-                for operand in (*step.dsts, *step.srcs):
-                    yield part, location(operand, program.collective, in_place=True)
+                yield stream_of(lane.rank, step)
+        for operand in operands_of(step):
+            yield part, location(operand, program.collective, in_place=True)
 
 
 def check_static(program: Program, links: Links | None) -> None:
@@ -95,8 +114,11 @@ def check_static(program: Program, links: Links | None) -> None:
                 _check_reduce(program, lane, number, step)
             elif lane.prologue:
                 raise ProgramError(
-                    f"{lane.at(number, 0)}: a prologue runs before ranks meet, it cannot use flags"
+                    f"{lane.at(number, 0)}: a prologue runs before ranks meet, it cannot use flags "
+                    "or messages"
                 )
+            elif isinstance(step, (Send, Recv)):
+                _check_message(program, lane, number, step)
             for peer in _peers(lane, step):
                 if links is not None and (lane.rank, peer) not in links:
                     raise ProgramError(
@@ -104,18 +126,15 @@ def check_static(program: Program, links: Links | None) -> None:
                         f"{lane.rank}->{peer} is given; plan over linked ranks only"
                     )
     _check_flags(every_lane)
+    _check_streams(every_lane)
     _check_parts(program, every_lane)
 
 
-def _peers(lane: Lane, step: Wait | Signal | Reduce) -> Iterator[Rank]:
+def _peers(lane: Lane, step: Step) -> Iterator[Rank]:
     """Yield the other ranks that `step` addresses."""
-    match step:
-        case Wait(rank):
-            ranks = [rank]
-        case Reduce(dsts, srcs):
-            ranks = [operand.rank for operand in (*dsts, *srcs)]
-        case _:
-            ranks = []
+    ranks = [operand.rank for operand in operands_of(step)]
+    if not isinstance(step, (Reduce, Signal)):
+        ranks.append(step.rank)
     yield from (rank for rank in ranks if rank != lane.rank)
 
 
@@ -133,11 +152,32 @@ def _check_reduce(program: Program, lane: Lane, number: int, step: Reduce) -> No
             raise ProgramError(
                 f"{where}: touches memory of rank {operand.rank} before ranks have met"
             )
-        if not _is_given(program, operand):
-            raise ProgramError(
-                f"{where}: rank {operand.rank} gives no {operand.buffer.name} to "
-                f"{program.collective.label} with root {program.root}"
-            )
+        _check_given(program, operand, where)
+
+
+def _check_message(program: Program, lane: Lane, number: int, step: Send | Recv) -> None:
+    where, operand = lane.at(number, 0), step.operand
+    if program.collective is Collective.BARRIER:
+        raise ProgramError(f"{where}: a barrier moves nothing")
+    if step.stream >= MAX_STREAMS:
+        raise ProgramError(f"{where}: stream {step.stream} of at most {MAX_STREAMS} between two")
+    if operand.buffer is Buffer.INPUT and isinstance(step, Recv):
+        raise ProgramError(
+            f"{where}: receives into INPUT of rank {operand.rank}; write OUTPUT or SCRATCH"
+        )
+    if operand.buffer is Buffer.INPUT and not moves_only(program.collective):
+        raise ProgramError(
+            f"{where}: sends INPUT of rank {operand.rank} unscaled; reduce it to SCRATCH before"
+        )
+    _check_given(program, operand, where)
+
+
+def _check_given(program: Program, operand: Operand, where: str) -> None:
+    if not _is_given(program, operand):
+        raise ProgramError(
+            f"{where}: rank {operand.rank} gives no {operand.buffer.name} to "
+            f"{program.collective.label} with root {program.root}"
+        )
 
 
 def _is_given(program: Program, operand: Operand) -> bool:
@@ -177,6 +217,37 @@ def _check_flags(every_lane: list[Lane]) -> None:
                     )
 
 
+def _check_streams(every_lane: list[Lane]) -> None:
+    """Each stream has one sender and one receiver; all that use it count the same chunks."""
+    ends: dict[tuple[type[Message], Stream], Part] = {}
+    for lane, number, step in _messages(every_lane):
+        if isinstance(step, (Send, Recv)):
+            stream = stream_of(lane.rank, step)
+            if (type(step), stream) in ends:
+                raise ProgramError(
+                    f"{lane.at(number, 0)}: {stream} is used in two places; give each its own"
+                )
+            ends[type(step), stream] = lane.channel.part
+    for lane, number, step in _messages(every_lane):
+        stream = stream_of(lane.rank, step)
+        for end, does in ((Send, "sends"), (Recv, "receives")):
+            part = ends.get((end, stream))
+            if part is None:
+                raise ProgramError(f"{lane.at(number, 0)}: {stream}, which nobody {does}")
+            if part != lane.channel.part:
+                raise ProgramError(
+                    f"{lane.at(number, 0)}: {stream} carries the chunks of [{part.start}, "
+                    f"{part.stop}), not of [{lane.channel.part.start}, {lane.channel.part.stop})"
+                )
+
+
+def _messages(every_lane: list[Lane]) -> Iterator[tuple[Lane, int, Message]]:
+    for lane in every_lane:
+        for number, step in enumerate(lane.channel.steps):
+            if not isinstance(step, (Wait, Reduce, Signal)):
+                yield lane, number, step
+
+
 def _check_parts(program: Program, every_lane: list[Lane]) -> None:
     """Parts of a block are equal or apart; a slot serves one part; OUTPUTs are fully written."""
     used: dict[Location, set[Part]] = defaultdict(set)
@@ -184,11 +255,10 @@ def _check_parts(program: Program, every_lane: list[Lane]) -> None:
     for lane in every_lane:
         part = lane.channel.part
         for step in lane.channel.steps:
-            if isinstance(step, Reduce):
-                for operand in (*step.dsts, *step.srcs):
-                    used[location(operand, program.collective, in_place=True)].add(part)
-                for dst in step.dsts:
-                    written[dst].add(part)
+            for operand in operands_of(step):
+                used[location(operand, program.collective, in_place=True)].add(part)
+            for dst in written_by(step):
+                written[dst].add(part)
     for (rank, buffer, index), parts in used.items():
         ordered = sorted(parts, key=lambda part: (part.start, part.stop))
         apart = all(a.stop <= b.start for a, b in pairwise(ordered))
