@@ -28,8 +28,7 @@ class Wire:
         MPI_ANY_SOURCE.
     swap : callable
         ``swap(dst, src, given, taken, timeout_s)`` sends the bytes `given` to rank `dst` while
-        `taken` comes from rank `src`, and returns the seconds until that was there. Not for native
-        code, which has its own.
+        `taken` comes from rank `src`, and returns when that is there. Native code has its own way.
     meet : callable
         ``meet(timeout_s)`` returns when all ranks have called it, and sleeps until then.
     owner : object
@@ -40,7 +39,7 @@ class Wire:
     handles: Mapping[str, int]
     sizes: Mapping[str, int]
     any_source: int
-    swap: Callable[[Rank, Rank, bytearray, bytearray, float], float]
+    swap: Callable[[Rank, Rank, bytearray, bytearray, float], None]
     meet: Callable[[float], None]
     owner: Any
 

@@ -14,9 +14,10 @@
 namespace blinkrun {
 
 constexpr uint32_t kMagic = 0x626c6e6b;  // "blnk"
-constexpr uint32_t kLayout = 3;
+constexpr uint32_t kLayout = 4;
 constexpr size_t kFlagsPerRank = 2048;
 constexpr size_t kAbortText = 1024;
+constexpr size_t kVerdictText = 4096;
 constexpr size_t kTimes = 256;
 constexpr uint32_t kGaps = 126;
 
@@ -114,6 +115,13 @@ struct alignas(kCacheLine) JournalControl {
   alignas(kCacheLine) char ring[kJournalBytes];
 };
 
+// What the first rank of a host has learned about a call on other hosts; it writes, the others read.
+struct alignas(kCacheLine) Verdict {
+  std::atomic<uint64_t> call;  // written last
+  uint32_t differs;            // between hosts or ranks; then the text tells how
+  char text[kVerdictText];
+};
+
 struct ControlHeader {
   uint32_t magic;
   uint32_t layout;
@@ -122,6 +130,7 @@ struct ControlHeader {
   alignas(kCacheLine) std::atomic<uint32_t> calendars_held;  // by rank + 1; 0: by none
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;
   alignas(kCacheLine) AbortRecord abort;
+  Verdict verdict;
 };
 
 // Addresses within the mapped block.

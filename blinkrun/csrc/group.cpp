@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "interpreter.hpp"
+#include "group_run.hpp"
+#include "hosts_policy.hpp"
 #include "paced_policy.hpp"
 #include "policy.hpp"
-#include "traced.hpp"
 
 namespace blinkrun {
 
@@ -52,6 +52,9 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
       control_(Control::at(control_memory_.data(), config_.size, config_.pace.rates.size())),
       heap_(arenas_[config_.rank].bytes()),
       waiter_(control_, config_.rank, config_.names, config_.timeout_s),
+      network_(config_.hosts.several()
+                   ? std::make_unique<Network>(config_.mpi, std::move(config_.hosts), waiter_)
+                   : nullptr),
       journal_(control_, config_.rank, config_.wait, waiter_),
       pipes_(config_.rank, arenas_, heap_, config_.wait, waiter_, journal_),
       reduce_(select_reduce(std::getenv("BLINKRUN_ISA"))) {
@@ -66,7 +69,8 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
 }
 
 void Group::load(Program program) {
-  if (program.size != config_.size) throw std::invalid_argument("program is for another size");
+  if (program.size != config_.size || program.all != total())
+    throw std::invalid_argument("program is for another size");
   if (program.flags > kFlagsPerRank)
     throw std::invalid_argument("program needs " + std::to_string(program.flags) + " flags, " +
                                 std::to_string(kFlagsPerRank) + " are there");
@@ -78,6 +82,7 @@ void Group::load(Program program) {
   if (pacer_ && program.eager)
     throw std::invalid_argument("one-shot programs move data before ranks meet; they are not paced");
   for (const Step& step : program.steps) check_ways(program, step);
+  if (network_) check_messages(program);
   auto more = std::make_unique<Programs>(*programs());
   const Variant variant = program.eager ? Variant::kEager : Variant(int(program.addressing));
   more->push_back({program.collective, rooted(program.collective) ? program.root : 0, variant,
@@ -193,7 +198,7 @@ std::string Group::describe(const CallDesc& desc) const {
   if (c == Collective::kBarrier) return text;
   text += " of " + std::to_string(desc.count) + " " + kDTypeNames[desc.dtype];
   if (reduces(c)) text += std::string(" (") + kOpNames[desc.op] + ")";
-  if (rooted(c)) text += " with root " + std::to_string(config_.names[uint32_t(desc.root)]);
+  if (rooted(c)) text += " with root " + std::to_string(name_of(uint32_t(desc.root)));
   return text;
 }
 
@@ -207,16 +212,17 @@ std::string Group::call_text(const Call& call) const {
   return describe(desc) + ", call " + std::to_string(seq_);
 }
 
-void Group::check_agreement(const Call& call) const {
+bool Group::agree() const {
   const CallDesc& mine = control_.ranks[config_.rank].post[seq_ & 1].desc;
-  auto same = [](const CallDesc& a, const CallDesc& b) {
-    return a.count == b.count && a.scales == b.scales && a.root == b.root &&
-           a.collective == b.collective && a.dtype == b.dtype && a.op == b.op;
-  };
   bool agree = true;
   for (uint32_t r = 0; r < config_.size; ++r)
-    agree &= same(mine, control_.ranks[r].post[seq_ & 1].desc);
-  if (agree) return;
+    agree &= same_call(mine, control_.ranks[r].post[seq_ & 1].desc);
+  return agree;
+}
+
+void Group::check_agreement() const {
+  if (agree()) return;
+  const CallDesc& mine = control_.ranks[config_.rank].post[seq_ & 1].desc;
   Failure failure{Failure::Kind::kMismatch, "", {}};
   failure.text = "call " + std::to_string(seq_) + " differs between ranks:";
   for (uint32_t r = 0; r < config_.size; ++r) {
@@ -226,7 +232,6 @@ void Group::check_agreement(const Call& call) const {
     failure.ranks.push_back(config_.names[r]);
   }
   failure.text += "; every rank must make the same call";
-  (void)call;
   throw failure;
 }
 
@@ -235,9 +240,10 @@ Variant Group::choose(const Programs& programs, const Call& call, uint64_t bytes
   bool inputs = true;
   for (uint32_t r = 0; r < config_.size; ++r) {
     const CallDesc& desc = control_.ranks[r].post[seq_ & 1].desc;
-    if (desc.output == kPrivate && takes_output(call.collective, call.root, r))
+    const uint32_t rank = network_ ? network_->hosts().here()[r] : r;  // as roots count
+    if (desc.output == kPrivate && takes_output(call.collective, call.root, rank))
       return Variant::kStaged;
-    inputs &= desc.input != kPrivate || !takes_input(call.collective, call.root, r);
+    inputs &= desc.input != kPrivate || !takes_input(call.collective, call.root, rank);
   }
   if (inputs) return Variant::kDirect;
   const bool can = find(programs, call.collective, call.root, Variant::kOutputOnly, bytes);
@@ -253,24 +259,34 @@ void Group::run(const Call& call, const Caller& caller) {
   if (waiter_.aborted()) waiter_.throw_aborted();
   const Programs& loaded = *programs();
   const uint64_t block_bytes = call.count * itemsize(call.dtype);
-  const uint64_t call_bytes = block_bytes * blocks(call.collective, config_.size);
+  const uint64_t call_bytes = block_bytes * blocks(call.collective, total());
   ++seq_;
   const Program* eager = block_bytes <= config_.eager_bytes
                              ? find(loaded, call.collective, call.root, Variant::kEager, call_bytes)
                              : nullptr;
   if (eager && block_bytes > eager_slot_bytes(*eager)) eager = nullptr;  // the same on all ranks
+  if (network_) return run_everywhere(call.count ? eager : nullptr, call, caller);
   if (eager) run_prologue(*eager, call);
   post(call);
   enter(call, caller);
-  check_agreement(call);
+  check_agreement();
   if (call.count == 0 || call.collective == Collective::kBarrier) return;
   if (eager) return run_program<CallPolicy>(*eager, call, caller);
+  run_entered(call, caller);
+}
+
+// All ranks have come, and call the same, for which there is no small way.
+void Group::run_entered(const Call& call, const Caller& caller) {
+  const Programs& loaded = *programs();
+  const uint64_t block_bytes = call.count * itemsize(call.dtype);
+  const uint64_t call_bytes = block_bytes * blocks(call.collective, total());
   const bool timed = block_bytes > kSmallMove;
   const uint64_t entered = timed ? now_ns() : 0;
   const Variant variant = choose(loaded, call, call_bytes);
   const Program* program = find(loaded, call.collective, call.root, variant, call_bytes);
   if (!program) throw Failure{Failure::Kind::kInvalid, no_program(call, variant, call_bytes), {}};
   if (block_bytes > kSmallMove) caller.on_block();
+  if (network_) return run_program<StreamPolicy>(*program, call, caller);
   if (pacer_) {
     ExactTimers exact;
     return run_program<PacedPolicy>(*program, call, caller);
@@ -295,58 +311,6 @@ void Group::run_prologue(const Program& program, const Call& call) {
   }
 }
 
-template <class Policy>
-void Group::run_program(const Program& program, const Call& call, const Caller& caller) {
-  if (!traced_) return run_channels<Policy>(program, call, caller);
-  run_channels<Traced<Policy>>(program, call, caller);
-}
-
-template <class Policy>
-void Group::run_channels(const Program& program, const Call& call, const Caller& caller) {
-  Policy policy(*this, program, call);
-  const WaitConfig wait = policy.wait_config(caller.may_spin);
-  const uint32_t patience = std::min(wait.spins, 200u);
-  Interpreter<Policy> interpreter(program, policy, patience);
-  std::vector<ChannelState> states;
-  states.reserve(program.channels.size());
-  for (const Channel& channel : program.channels) {
-    const Range range = policy.range(channel);
-    if (range.num_chunks()) states.push_back({&channel, range, 0, range.num_chunks(), 0});
-  }
-  bool told = false;
-  auto look = [&] { look_around(caller); };
-  auto ready = [&] {
-    for (const ChannelState& s : states) {
-      if (policy.ready(interpreter.held_by(s), s)) return true;
-    }
-    return states.empty();
-  };
-  auto missing = [&] {
-    std::vector<uint32_t> ranks;
-    for (const ChannelState& s : states) {
-      const Step& step = interpreter.held_by(s);
-      if (step.kind == StepKind::kWait && !policy.ready(step, s)) ranks.push_back(uint32_t(step.rank));
-    }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    return ranks;
-  };
-  while (!states.empty()) {
-    if (interpreter.turn(states)) continue;
-    uint32_t looks = patience;
-    while (looks && !ready()) {
-      cpu_relax();
-      --looks;
-    }
-    if (looks) continue;
-    if (!told) caller.on_block();
-    told = true;
-    waiter_.wait(wait, ready, missing, [&] { return call_text(call); }, look,
-                 [&] { return policy.nap_ns(states); });
-  }
-  policy.finish();
-}
-
 std::vector<ChannelTimes> Group::last_channels() const {
   std::lock_guard<std::mutex> lock(trace_mutex_);
   return last_channels_;
@@ -362,6 +326,7 @@ void Group::leave() {
   journal_.close();
   control_.ranks[config_.rank].state.store(uint32_t(RankState::kLeft), std::memory_order_release);
   waiter_.wake_all();
+  if (network_) network_->alarms().leave();
 }
 
 void Group::abort(const std::string& text) {
@@ -380,7 +345,7 @@ bool Group::all_left() const {
     if (control_.ranks[r].state.load(std::memory_order_acquire) != uint32_t(RankState::kLeft) &&
         !const_cast<Waiter&>(waiter_).is_gone(r))
       return false;
-  return true;
+  return !network_ || network_->alarms().all_left();
 }
 
 }  // namespace blinkrun

@@ -12,6 +12,7 @@
 #include "control.hpp"
 #include "journal.hpp"
 #include "kernels.hpp"
+#include "network.hpp"
 #include "p2p.hpp"
 #include "pacing.hpp"
 #include "program.hpp"
@@ -49,6 +50,8 @@ struct GroupConfig {
   size_t chunk_bytes;  // largest chunk of a pipelined program for which nobody asks for another
   uint64_t eager_bytes;  // largest block that an eager program takes
   PaceConfig pace = {};  // of an emulated machine; no links: the ranks are as fast as they can be
+  Hosts hosts = {};      // where there are several; `rank` and `size` are of this one
+  MpiConfig mpi = {};
 };
 
 class Group {
@@ -72,8 +75,10 @@ class Group {
   void leave();                           // this rank takes no further part
   void abort(const std::string& text);    // end every rank's waits with an error
   bool aborted() const { return waiter_.aborted(); }
-  std::vector<uint32_t> gone();           // the other ranks that have left or died
+  std::vector<uint32_t> gone();           // the other ranks of the host that have left or died
+  std::vector<uint32_t> gone_everywhere();  // of all, by their number among all
   bool all_left() const;
+  void close_network();  // call MPI no more; this rank has left
   bool has_left(uint32_t rank) const {  // by itself, not by dying
     return control_.ranks[rank].state.load(std::memory_order_acquire) == uint32_t(RankState::kLeft);
   }
@@ -96,10 +101,15 @@ class Group {
   uint32_t rank() const { return config_.rank; }
   int32_t name() const { return config_.names[config_.rank]; }
   uint32_t size() const { return config_.size; }
+  uint32_t total() const { return network_ ? network_->hosts().size() : config_.size; }
+  uint32_t index() const { return network_ ? network_->hosts().rank() : config_.rank; }
+  Network* network() { return network_.get(); }  // null on one host
   const WaitConfig& wait_config() const { return config_.wait; }
 
  private:
   friend class CallPolicy;
+  friend class StreamPolicy;
+  friend class EagerPolicy;
   friend class PacedPolicy;
   template <class Policy> friend class Traced;
   // A program and what it is for, side by side: every call looks through them.
@@ -118,6 +128,7 @@ class Group {
   void replace_programs(std::unique_ptr<const Programs> table);
   void check_ways(const Program& program, const Step& step) const;
   uint64_t offset_of(const void* p) const;
+  void check_messages(Program& program) const;
   void post(const Call& call);
   void enter(const Call& call, const Caller& caller);
   void look_around(const Caller& caller);
@@ -125,8 +136,22 @@ class Group {
   template <class Policy> void run_program(const Program& program, const Call& call, const Caller& caller);
   template <class Policy> void run_channels(const Program& program, const Call& call, const Caller& caller);
   bool all_posted() const;
-  void check_agreement(const Call& call) const;
+  bool agree() const;
+  void check_agreement() const;
+  void run_entered(const Call& call, const Caller& caller);
+  void run_everywhere(const Program* eager, const Call& call, const Caller& caller);
+  void enter_everywhere(bool eager, const Call& call, const Caller& caller);
+  void run_eager_everywhere(const Program& program, const Call& call, const Caller& caller);
+  void look_at_verdict() const;
+  void give_verdict(const std::string& text);
+  WaitConfig wait_config_of(const Caller& caller) const;
+  void settle(const Call& call, const Caller& caller);
+  std::string calls_here() const;
+  Entry::Wait entry_wait(const Call& call, const Caller& caller);
   Variant choose(const Programs& programs, const Call& call, uint64_t bytes) const;
+  int32_t name_of(uint32_t rank) const {  // among all
+    return network_ ? network_->hosts().name(rank) : config_.names[rank];
+  }
   std::string describe(const CallDesc& desc) const;
   std::string call_text(const Call& call) const;
   std::string no_program(const Call& call, Variant variant, uint64_t bytes) const;
@@ -137,6 +162,7 @@ class Group {
   Control control_;
   Heap heap_;
   Waiter waiter_;
+  std::unique_ptr<Network> network_;  // before those who use it
   Journal journal_;
   Pipes pipes_;
   ReduceFn reduce_;

@@ -5,6 +5,7 @@
 //   bool pass(const Step& wait, ChannelState&)     the same, and go on
 //   Went reduce(const Step&, ChannelState&)        move one chunk, or a part of it, or nothing yet
 //   void signal(const Step&, ChannelState&)        publish it
+//   bool message(const Step&, ChannelState&)       where it has kMessages: start one, or whether it is through
 //   void relax()                                   between two looks
 #pragma once
 
@@ -56,8 +57,10 @@ template <class Policy> class Interpreter {
       } else if (step.kind == StepKind::kReduce) {
         const Went went = policy_.reduce(step, state);
         if (went != Went::kWhole) return moved || went == Went::kPart;
-      } else {
+      } else if (step.kind == StepKind::kSignal) {
         policy_.signal(step, state);
+      } else if constexpr (Policy::kMessages) {
+        if (!policy_.message(step, state)) return moved;
       }
       ++state.step;
       moved = true;

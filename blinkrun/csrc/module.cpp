@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <map>
 #include <memory>
 
 #include "bindings.hpp"
@@ -134,7 +135,7 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   }
   const bool takes_none = args[2] == Py_None;  // a reduce at another rank than its root
   if (takes_none) {
-    if (collective != long(Collective::kReduce) || root == long(handle->group->rank()))
+    if (collective != long(Collective::kReduce) || root == long(handle->group->index()))
       Py_RETURN_FALSE;
     out = in;
     out.data = nullptr;
@@ -147,7 +148,7 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   call.op = Op(op);
   call.root = int32_t(root);
   call.dtype = DType(in.dtype);
-  const uint64_t size = handle->group->size();
+  const uint64_t size = handle->group->total();
   const bool alltoall = call.collective == Collective::kAlltoall;
   const uint64_t in_blocks = alltoall || call.collective == Collective::kReducescatter ? size : 1;
   const uint64_t out_blocks = alltoall || call.collective == Collective::kAllgather ? size : 1;
@@ -210,11 +211,34 @@ void format_control(int fd, size_t size, size_t num_resources) {
   control.header->num_resources = uint32_t(num_resources);
 }
 
+MpiConfig mpi_config(const std::map<std::string, int64_t>& wire) {
+  MpiConfig mpi{};
+  if (wire.empty()) return mpi;
+  mpi.isend = uintptr_t(wire.at("isend"));
+  mpi.irecv = uintptr_t(wire.at("irecv"));
+  mpi.testsome = uintptr_t(wire.at("testsome"));
+  mpi.cancel = uintptr_t(wire.at("cancel"));
+  mpi.request_free = uintptr_t(wire.at("request_free"));
+  mpi.get_count = uintptr_t(wire.at("get_count"));
+  mpi.error_string = uintptr_t(wire.at("error_string"));
+  mpi.finalized = uintptr_t(wire.at("finalized"));
+  mpi.comm = uint64_t(wire.at("comm"));
+  mpi.byte = uint64_t(wire.at("byte"));
+  mpi.request_null = uint64_t(wire.at("request_null"));
+  mpi.request_bytes = uint32_t(wire.at("request_bytes"));
+  mpi.status_bytes = uint32_t(wire.at("status_bytes"));
+  mpi.any_source = int(wire.at("any_source"));
+  return mpi;
+}
+
 std::unique_ptr<Handle> join(uint32_t rank, std::vector<int32_t> names, int control_fd,
                              const std::vector<int>& arena_fds, size_t arena_bytes,
                              double timeout_s, uint32_t spins, double yield_s, size_t chunk_bytes,
                              uint64_t eager_bytes, std::vector<std::vector<uint32_t>> links,
-                             std::vector<uint64_t> rates) {
+                             std::vector<uint64_t> rates,
+                             const std::map<std::string, int64_t>& wire,
+                             uint32_t index, std::vector<int32_t> everyone,
+                             std::vector<uint32_t> hosts, std::vector<std::string> host_names) {
   const uint32_t size = uint32_t(names.size());
   Mapping control(control_fd, Control::bytes(size, rates.size()));
   const auto* header = Control::at(control.data(), size).header;
@@ -226,6 +250,10 @@ std::unique_ptr<Handle> join(uint32_t rank, std::vector<int32_t> names, int cont
   GroupConfig config{rank, size, std::move(names), timeout_s,
                      WaitConfig{spins, uint64_t(yield_s * 1e9)}, chunk_bytes, eager_bytes,
                      PaceConfig{std::move(links), std::move(rates)}};
+  if (host_names.size() > 1) {
+    config.hosts = Hosts(index, std::move(everyone), std::move(hosts), std::move(host_names));
+    config.mpi = mpi_config(wire);
+  }
   auto handle = std::make_unique<Handle>();
   handle->group = std::make_shared<Group>(std::move(config), std::move(control), std::move(arenas));
   return handle;
@@ -287,7 +315,11 @@ PYBIND11_MODULE(_core, m) {
            py::arg("control_fd"), py::arg("arena_fds"), py::arg("arena_bytes"),
            py::arg("timeout_s"), py::arg("spins"), py::arg("yield_s"), py::arg("chunk_bytes"),
            py::arg("eager_bytes"), py::arg("links") = std::vector<std::vector<uint32_t>>(),
-           py::arg("rates") = std::vector<uint64_t>())
+           py::arg("rates") = std::vector<uint64_t>(),
+           py::arg("wire") = std::map<std::string, int64_t>(),
+           py::arg("index") = 0, py::arg("everyone") = std::vector<int32_t>(),
+           py::arg("hosts") = std::vector<uint32_t>(),
+           py::arg("host_names") = std::vector<std::string>())
       .def("load", &load_program, py::arg("words"), py::arg("most_bytes") = UINT64_MAX,
            py::arg("chunk_bytes") = 0)
       .def("unload", [](Handle& h, int c, int root) { h.group->unload(Collective(c), root); })
@@ -310,14 +342,21 @@ PYBIND11_MODULE(_core, m) {
       })
       .def("arena_in_use", [](Handle& h) { return h.group->heap().in_use(); })
       .def("leave", [](Handle& h) {
+        py::gil_scoped_release release;
         if (h.is_ours()) h.group->leave();
       })
       .def("abort", [](Handle& h, const std::string& text) {
+        py::gil_scoped_release release;
         if (h.is_ours()) h.group->abort(text);
       })
       .def("aborted", [](Handle& h) { return h.group->aborted(); })
       .def("all_left", [](Handle& h) { return h.group->all_left(); })
       .def("gone", [](Handle& h) { return h.group->gone(); })
+      .def("gone_everywhere", [](Handle& h) { return h.group->gone_everywhere(); })
+      .def("close_network", [](Handle& h) {
+        py::gil_scoped_release release;
+        if (h.is_ours()) h.group->close_network();
+      })
       .def("set_traced", [](Handle& h, bool traced) { h.group->set_traced(traced); })
       .def("last_channels", [](Handle& h) {
         py::list channels;

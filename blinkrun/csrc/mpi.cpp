@@ -1,5 +1,8 @@
 #include "mpi.hpp"
 
+#include <time.h>
+
+#include <algorithm>
 #include <cstring>
 
 #include "waiting.hpp"
@@ -15,6 +18,7 @@ using Testsome = int (*)(int, void*, int*, int*, void*);
 using OfRequest = int (*)(void*);
 using GetCount = int (*)(const void*, Word, int*);
 using ErrorString = int (*)(int, char*, int*);
+using Finalized = int (*)(int*);
 
 constexpr int kErrorText = 4096;  // more than any MPI's MPI_MAX_ERROR_STRING
 
@@ -85,7 +89,7 @@ bool Messages::progress() {
     const char* status = reinterpret_cast<const char*>(statuses_.data()) + size_t(i) * config_.status_bytes;
     int bytes = 0;
     check(at<GetCount>(config_.get_count)(status, config_.byte, &bytes), "MPI_Get_count");
-    slot.bytes = size_t(bytes);
+    slot.bytes = size_t(std::max(bytes, 0));  // undefined where it was cancelled
   }
   return count > 0;
 }
@@ -99,16 +103,30 @@ bool Messages::finish(Id id, size_t* bytes) {
   return true;
 }
 
-void Messages::abandon() {
-  for (Id id = 0; pending_ && id < slots_.size(); ++id) {
-    Slot& slot = slots_[id];
-    if (!slot.used || slot.through) continue;
-    if (!slot.is_send) at<OfRequest>(config_.cancel)(request(id));
-    at<OfRequest>(config_.request_free)(request(id));
-    slot = Slot{};
-    free_.push_back(id);
-    --pending_;
+void Messages::abandon(uint64_t grace_ns) {
+  if (!pending_) return;
+  int over = 0;
+  if (config_.finalized) at<Finalized>(config_.finalized)(&over);
+  if (!over) {
+    for (Id id = 0; id < slots_.size(); ++id)
+      if (slots_[id].used && !slots_[id].through && !slots_[id].is_send)
+        at<OfRequest>(config_.cancel)(request(id));
+    const timespec pause{0, 200'000};
+    try {
+      for (const uint64_t start = now_ns(); pending_ && now_ns() - start < grace_ns;) {
+        progress();
+        if (pending_) nanosleep(&pause, nullptr);
+      }
+    } catch (const Failure&) {  // why they are abandoned has been said
+    }
   }
+  for (Id id = 0; id < slots_.size(); ++id) {
+    if (!slots_[id].used) continue;
+    if (!slots_[id].through && !over) at<OfRequest>(config_.request_free)(request(id));
+    slots_[id] = Slot{};
+    free_.push_back(id);
+  }
+  pending_ = 0;
 }
 
 }  // namespace blinkrun

@@ -25,7 +25,8 @@ constexpr int kPairTags = 8192;
 // Functions and handles of an MPI, and a communicator in which ranks count as they do in the group.
 struct MpiConfig {
   uintptr_t isend = 0, irecv = 0, testsome = 0, cancel = 0, request_free = 0, get_count = 0,
-            error_string = 0;
+            error_string = 0,
+            finalized = 0;  // may be missing
   uint64_t comm = 0, byte = 0, request_null = 0;
   uint32_t request_bytes = 0, status_bytes = 0;
   int any_source = 0;
@@ -51,7 +52,8 @@ class Messages {
   // Whether a message is through; then its number is free for another, and must not be used again.
   bool finish(Id id, size_t* bytes = nullptr);
   size_t on_their_way() const { return pending_; }
-  void abandon();  // cancel what can be cancelled, forget the rest
+  // Cancel what can be cancelled, give the rest `grace_ns` to get through, and forget it.
+  void abandon(uint64_t grace_ns = 0);
 
  private:
   struct Slot {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "group.hpp"
@@ -9,19 +10,31 @@
 
 namespace blinkrun {
 
+constexpr size_t kHostsChunk = 128 << 10;  // of all, unless the program says another
 constexpr size_t kCachedSlots = 16 << 20;  // of all ranks together: half of a common last-level cache
 
 inline bool reduces(Collective c) {
   return c == Collective::kAllreduce || c == Collective::kReduce || c == Collective::kReducescatter;
 }
 
+inline bool over_hosts(const Program& program) { return program.version == 3; }
+
+// Room for a block; where there are several hosts, a head lies before it.
 inline size_t eager_slot_bytes(const Program& program) {
   const size_t ring = std::max<size_t>(size_t(program.slots) * program.slot_depth, 1);
-  return kEagerBytes / ring / kCacheLine * kCacheLine;
+  return kEagerBytes / ring / kCacheLine * kCacheLine - (over_hosts(program) ? kCacheLine : 0);
+}
+
+// Chunk over several hosts: it must follow from what all of them know.
+inline size_t hosts_chunk_bytes(const Program& program, size_t block_bytes) {
+  if (program.chunk_bytes) return program.chunk_bytes;
+  return std::min(kHostsChunk, std::max<size_t>(block_bytes / 8, 16 << 10));
 }
 
 class CallPolicy {
  public:
+  static constexpr bool kMessages = false;
+
   CallPolicy(Group& group, const Program& program, const Call& call)
       : group_(group), program_(program), call_(call), item_(itemsize(call.dtype)),
         base_(uint64_t(group.seq_) << 32), pointers_(program.max_operands),
@@ -70,7 +83,7 @@ class CallPolicy {
     args_.count = hi - lo - skipped;
     const bool finish = step.final && reduces(call_.collective);
     args_.postscale = finish ? call_.postscale : 1.0;
-    args_.divisor = finish && call_.op == Op::kAverage ? int64_t(group_.config_.size) : 1;
+    args_.divisor = finish && call_.op == Op::kAverage ? int64_t(group_.total()) : 1;
     if (has_prescale_) {
       for (uint32_t i = 0; i < step.num_srcs; ++i)
         scaled_[i] = operands[step.num_dsts + i].buffer == Buffer::kInput;
@@ -94,6 +107,9 @@ class CallPolicy {
     return wait;
   }
   static uint64_t nap_ns(const std::vector<ChannelState>&) { return Waiter::kLook; }
+  static void progress() {}
+  static bool busy() { return false; }  // with messages of this rank
+  static void missing(std::vector<uint32_t>&) {}  // ranks of other hosts, for those
   static void finish() {}
 
  protected:
@@ -103,14 +119,14 @@ class CallPolicy {
   size_t item_;
   uint64_t base_;
 
- private:
   // Chunk size and scratch: the same on every rank, since they follow from the call and from what
   // the first rank has posted.
   void layout() {
     const size_t ring = size_t(program_.slots) * program_.slot_depth;
     if (program_.eager) {
-      slot_bytes_ = eager_slot_bytes(program_);
-      scratch_at_ = (group_.seq_ & 1) * kEagerBytes;
+      const size_t head = over_hosts(program_) ? kCacheLine : 0;
+      slot_bytes_ = eager_slot_bytes(program_) + head;
+      scratch_at_ = (group_.seq_ & 1) * kEagerBytes + head;
       return;  // one chunk
     }
     scratch_at_ = 2 * kEagerBytes;
@@ -121,6 +137,7 @@ class CallPolicy {
   }
 
   size_t chunk(size_t ring) const {
+    if (over_hosts(program_)) return hosts_chunk_bytes(program_, size_t(call_.count) * item_);
     size_t wanted = group_.control_.ranks[0].post[group_.seq_ & 1].chunk_bytes;
     if (!wanted) wanted = program_.chunk_bytes;
     if (wanted) return std::min(wanted, ring ? kScratchBytes / ring : kLargestChunk);
@@ -150,6 +167,7 @@ class CallPolicy {
     return group_.arenas_[rank].data() + (buffer == Buffer::kInput ? desc.input : desc.output);
   }
 
+ private:
   static constexpr size_t kLargestChunk = size_t(1) << 40;  // beyond every block, far from overflow
 
   bool has_prescale_ = false;

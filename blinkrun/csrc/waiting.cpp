@@ -80,6 +80,7 @@ void Waiter::wake_all() {
 }
 
 bool Waiter::is_gone(uint32_t rank) {
+  if (rank & kElsewhere) return elsewhere_->is_gone(rank & ~kElsewhere);
   const RankControl& peer = control_.ranks[rank];
   const auto state = RankState(peer.state.load(std::memory_order_acquire));
   if (state == RankState::kLeft) return true;
@@ -100,11 +101,13 @@ bool Waiter::is_gone(uint32_t rank) {
   return poll(&p, 1, 0) == 1;
 }
 
-void Waiter::abort(AbortKind kind, int32_t about, const std::string& text) {
+// Whether it is this one that counts.
+bool Waiter::record(AbortKind kind, int32_t rank, int32_t about, const std::string& text) {
   AbortRecord& record = control_.header->abort;
   uint32_t free = 0;
-  if (record.claimed.compare_exchange_strong(free, 1)) {
-    record.rank = names_[rank_];
+  const bool first = record.claimed.compare_exchange_strong(free, 1);
+  if (first) {
+    record.rank = rank;
     record.about = about;
     std::snprintf(record.text, sizeof record.text, "%s", text.c_str());
     record.kind.store(uint32_t(kind), std::memory_order_release);
@@ -112,6 +115,17 @@ void Waiter::abort(AbortKind kind, int32_t about, const std::string& text) {
   // Another rank may be writing its record; it is done in a moment unless it dies just now.
   for (int i = 0; !aborted() && i < 10'000; ++i) yield();
   wake_all();
+  return first;
+}
+
+void Waiter::abort(AbortKind kind, int32_t about, const std::string& text) {
+  const bool first = record(kind, names_[rank_], about, text);
+  if (first && elsewhere_) elsewhere_->aborted(control_.header->abort);
+}
+
+// What a rank of another host has recorded: its host tells all others itself.
+void Waiter::abort_as_told(AbortKind kind, int32_t rank, int32_t about, const std::string& text) {
+  record(kind, rank, about, text);
 }
 
 void Waiter::fail(AbortKind kind, int32_t about, const std::string& text) {
@@ -131,28 +145,30 @@ void Waiter::throw_aborted() const {
 }
 
 void Waiter::fail_gone(uint32_t rank, const std::string& what) {
-  const bool left = control_.ranks[rank].state.load(std::memory_order_acquire) ==
-                    uint32_t(RankState::kLeft);
-  const std::string text = "rank " + std::to_string(names_[rank]) +
+  const bool left = (rank & kElsewhere) ||  // which says when it leaves
+                    control_.ranks[rank].state.load(std::memory_order_acquire) ==
+                        uint32_t(RankState::kLeft);
+  const std::string text = names({rank}) +
                            (left ? " has left the job" : " has died") + " while rank " +
                            std::to_string(names_[rank_]) + " waits for it in " + what;
-  fail(AbortKind::kPeerLeft, names_[rank], text);
+  fail(AbortKind::kPeerLeft, name(rank), text);
 }
 
-// Who keeps this rank waiting: not the ranks that wait for others themselves, nor this one. A rank
-// that waits wakes now and then to look around, so one look is not enough. Others may be asking the
-// same just now: this rank says that it waits, to the end.
-std::vector<uint32_t> Waiter::culprits(const std::vector<uint32_t>& ranks) const {
+// Who keeps this rank waiting: not the ranks of this host that wait for others themselves, nor this
+// one. A rank that waits wakes now and then to look around, so one look is not enough. Others may be
+// asking the same just now: this rank says that it waits, to the end.
+Waiter::Culprits Waiter::culprits(const std::vector<uint32_t>& ranks) const {
   constexpr int kLooks = 20;
   constexpr timespec kPause{0, 1'000'000};
-  std::vector<uint32_t> others, awake;
+  std::vector<uint32_t> others, far;
   uint64_t mask = 0;
   for (uint32_t rank : ranks) {
-    mask |= uint64_t(1) << (rank % 64);
-    if (rank != rank_) others.push_back(rank);
+    mask |= bit_of(rank);
+    if (rank & kElsewhere) far.push_back(rank);
+    else if (rank != rank_) others.push_back(rank);
   }
   control_.ranks[rank_].waiting_for.store(mask, std::memory_order_seq_cst);
-  awake = others;
+  std::vector<uint32_t> awake = others;
   for (int look = 0; look < kLooks && !awake.empty(); ++look) {
     awake.erase(std::remove_if(awake.begin(), awake.end(),
                                [&](uint32_t r) {
@@ -162,21 +178,47 @@ std::vector<uint32_t> Waiter::culprits(const std::vector<uint32_t>& ranks) const
                 awake.end());
     nanosleep(&kPause, nullptr);
   }
-  if (!awake.empty()) return awake;
-  return others.empty() ? ranks : others;
+  if (!awake.empty()) {
+    awake.insert(awake.end(), far.begin(), far.end());
+    return {awake, 0};
+  }
+  if (!far.empty()) return {far, 1};
+  return {others.empty() ? ranks : others, elsewhere_ ? 2u : 0u};
+}
+
+// Let others speak first who may know better: they wait for nobody who waits. Whether one has.
+bool Waiter::told_meanwhile(uint32_t doubts) {
+  constexpr timespec kPause{0, 20'000'000};
+  const uint64_t start = now_ns(), grace_ns = doubts * std::min<uint64_t>(timeout_ns_ / 4, kGrace);
+  while (!aborted() && now_ns() - start < grace_ns) {
+    nanosleep(&kPause, nullptr);
+    look();
+  }
+  return aborted();
+}
+
+std::string Waiter::names(const std::vector<uint32_t>& ranks) const {
+  std::string text;
+  std::vector<uint32_t> far;
+  size_t near = 0;
+  for (uint32_t rank : ranks) {
+    if (rank & kElsewhere) far.push_back(rank & ~kElsewhere);
+    else text += (near++ ? ", " : "") + std::to_string(names_[rank]);
+  }
+  if (near) text = (near > 1 ? "ranks " : "rank ") + text;
+  if (far.empty()) return text;
+  return (near ? text + ", " : "") + elsewhere_->names(far);
 }
 
 void Waiter::fail_late(const std::vector<uint32_t>& late, const std::string& what) {
-  const std::vector<uint32_t> ranks = culprits(late);
-  std::string who;
-  for (uint32_t rank : ranks)
-    who += (who.empty() ? "" : ", ") + std::to_string(names_[rank]);
+  const Culprits culprits = this->culprits(late);
+  if (told_meanwhile(culprits.doubts)) throw_aborted();
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.3g", double(timeout_ns_) / 1e9);
   const std::string text = "rank " + std::to_string(names_[rank_]) + " waited " + seconds +
-                           " s in " + what + " for rank" + (ranks.size() > 1 ? "s " : " ") + who +
+                           " s in " + what + " for " + names(culprits.ranks) +
                            "; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are only slow";
-  fail(AbortKind::kTimeout, ranks.empty() ? -1 : names_[ranks[0]], text);
+  fail(AbortKind::kTimeout, culprits.ranks.empty() ? -1 : name(culprits.ranks[0]), text);
 }
 
 }  // namespace blinkrun

@@ -41,6 +41,21 @@ bool futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout
 void futex_wake(std::atomic<uint32_t>& word);
 void ring(std::atomic<uint32_t>& bell);  // wake all who sleep on it
 
+// Ranks on other hosts have no place in the control block. Where ranks of the host are numbered
+// 0, 1, …, such a rank is this with its number among all.
+constexpr uint32_t kElsewhere = uint32_t(1) << 31;
+
+// What a waiter asks about them. Ranks without `kElsewhere`; all of it from any thread.
+class Elsewhere {
+ public:
+  virtual ~Elsewhere() = default;
+  virtual void look() = 0;  // take what they have told; may record that the job is aborted
+  virtual bool is_gone(uint32_t rank) = 0;
+  virtual void aborted(const AbortRecord& record) = 0;  // this rank was the first of its host
+  virtual int32_t name(uint32_t rank) const = 0;
+  virtual std::string names(const std::vector<uint32_t>& ranks) const = 0;  // and their hosts
+};
+
 class Waiter {
  public:
   Waiter(Control control, uint32_t rank, std::vector<int32_t> names, double timeout_s);
@@ -48,6 +63,10 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
+  void know_of(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
+  void look() {
+    if (elsewhere_) elsewhere_->look();
+  }
   void set_timeout(double seconds) { timeout_ns_ = uint64_t(seconds * 1e9); }
   uint64_t timeout_ns() const { return timeout_ns_; }
   bool aborted() const {
@@ -56,6 +75,7 @@ class Waiter {
   [[noreturn]] void throw_aborted() const;  // only when `aborted()`
   // Record the failure for all ranks (the first one wins) and wake them.
   void abort(AbortKind kind, int32_t about, const std::string& text);
+  void abort_as_told(AbortKind kind, int32_t rank, int32_t about, const std::string& text);
   // Wake the ranks that sleep until this one signals.
   void wake() {
     if (control_.header->sleepers.load(std::memory_order_seq_cst) != 0) wake_sleepers();
@@ -65,7 +85,9 @@ class Waiter {
   // What was waited for will not come, or did not come in time: abort the job, and throw Failure.
   [[noreturn]] void fail_gone(uint32_t rank, const std::string& what);
   [[noreturn]] void fail_late(const std::vector<uint32_t>& ranks, const std::string& what);
-  int32_t name(uint32_t rank) const { return names_[rank]; }
+  int32_t name(uint32_t rank) const {
+    return rank & kElsewhere ? elsewhere_->name(rank & ~kElsewhere) : names_[rank];
+  }
 
   // Wait until `ready()`, which only looks. `missing()` lists the ranks waited for; `what` says what
   // for; `on_look` is called now and then and may throw; `nap_ns()` says how long at most to sleep
@@ -91,6 +113,8 @@ class Waiter {
       const uint64_t now = now_ns();
       if (now - looked_ns_ < kLook) continue;
       looked_ns_ = now;
+      look();
+      if (aborted()) throw_aborted();
       check(ranks, ready, missing, start, what);
       on_look();
     }
@@ -99,12 +123,14 @@ class Waiter {
   static constexpr uint64_t kLook = 50'000'000;  // look for the dead and the late 20 times a second
 
  private:
+  static constexpr uint64_t kGrace = 1'000'000'000;
+
   template <class Ready>
   void sleep(const std::vector<uint32_t>& ranks, Ready ready, uint64_t most_ns) {
     RankControl& me = control_.ranks[rank_];
     const uint32_t bell = me.bell.load(std::memory_order_acquire);
     uint64_t mask = 0;
-    for (uint32_t rank : ranks) mask |= uint64_t(1) << (rank % 64);
+    for (uint32_t rank : ranks) mask |= bit_of(rank);
     me.waiting_for.store(mask, std::memory_order_seq_cst);
     control_.header->sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!ready() && !aborted()) futex_wait(me.bell, bell, std::min(most_ns, kLook));
@@ -126,14 +152,27 @@ class Waiter {
     if (now_ns() - start > timeout_ns_ && !ready()) fail_late(ranks, what());
   }
 
+  // What says in `waiting_for` that a rank is waited for. One of another host never rings; the bit
+  // of this rank, which does not ring for itself, says that there is one.
+  uint64_t bit_of(uint32_t rank) const {
+    return uint64_t(1) << ((rank & kElsewhere ? rank_ : rank) % 64);
+  }
+  bool record(AbortKind kind, int32_t rank, int32_t about, const std::string& text);
+  bool told_meanwhile(uint32_t doubts);
+  std::string names(const std::vector<uint32_t>& ranks) const;
   void yield();
   void wake_sleepers();
-  std::vector<uint32_t> culprits(const std::vector<uint32_t>& ranks) const;
+  struct Culprits {
+    std::vector<uint32_t> ranks;
+    uint32_t doubts;  // that it is they: 0, none
+  };
+  Culprits culprits(const std::vector<uint32_t>& ranks) const;
   [[noreturn]] void fail(AbortKind kind, int32_t about, const std::string& text);
 
   Control control_;
   uint32_t rank_;
   std::vector<int32_t> names_;
+  Elsewhere* elsewhere_ = nullptr;
   std::atomic<uint64_t> timeout_ns_;
   std::atomic<uint64_t> looked_ns_{0};
   uint64_t pid_namespace_;

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from blinkrun import _core
+from blinkrun.comm.base import Wire
 from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
@@ -68,6 +69,11 @@ def register_bfloat16() -> np.dtype[Any]:
 def isa() -> str:
     """Return the instruction set that the reduction kernels use: base, avx2 or avx512."""
     return str(_core.isa())
+
+
+def wire_words(wire: Wire) -> dict[str, int]:
+    """Return `wire` as the core's `Group` takes it."""
+    return {**wire.functions, **wire.handles, **wire.sizes, "any_source": wire.any_source}
 
 
 def translate(failure: Exception, timeout_s: float) -> BlinkrunError:

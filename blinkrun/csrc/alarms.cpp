@@ -1,0 +1,119 @@
+#include "alarms.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace blinkrun {
+
+namespace {
+
+constexpr uint64_t kPatience = 200'000'000;  // for what is told to be on its way
+constexpr timespec kPause{0, 1'000'000};
+
+}  // namespace
+
+Alarms::Alarms(const MpiConfig& mpi, const Hosts& hosts, Waiter& waiter)
+    : hosts_(hosts), waiter_(waiter), left_(hosts.size()), messages_(mpi) {
+  standing_ = messages_.recv_any(&incoming_, sizeof incoming_, kAlarmTag);
+}
+
+void Alarms::look() {
+  std::vector<Alarm> news;
+  {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) take_news(news);
+  }
+  for (const Alarm& alarm : news) take(alarm);  // which may look up others' locks
+}
+
+void Alarms::take_news(std::vector<Alarm>& news) {
+  if (closed_) return;
+  progress();
+  while (messages_.finish(standing_)) {
+    news.push_back(incoming_);
+    standing_ = messages_.recv_any(&incoming_, sizeof incoming_, kAlarmTag);
+    progress();
+  }
+}
+
+void Alarms::take(const Alarm& alarm) {
+  if (alarm.kind == uint32_t(AbortKind::kNone)) {
+    left_[alarm.from].store(true, std::memory_order_release);
+  } else {
+    waiter_.abort_as_told(AbortKind(alarm.kind), alarm.rank, alarm.about, alarm.text);
+  }
+}
+
+// Let MPI work; forget what has been told.
+void Alarms::progress() {
+  if (!messages_.progress()) return;
+  for (Told& told : told_) {
+    auto through = [&](Messages::Id id) { return messages_.finish(id); };
+    told.ids.erase(std::remove_if(told.ids.begin(), told.ids.end(), through), told.ids.end());
+  }
+  while (!told_.empty() && told_.front().ids.empty()) told_.pop_front();
+}
+
+void Alarms::tell(const Alarm& alarm, size_t bytes) {
+  told_.push_back({alarm, {}});
+  Told& told = told_.back();
+  for (uint32_t rank = 0; rank < hosts_.size(); ++rank) {
+    if (hosts_.is_here(rank)) continue;
+    told.ids.push_back(messages_.send(&told.alarm, bytes, rank, kAlarmTag));
+  }
+  // MPI may have to connect first. Who does not listen now hears of it when it waits.
+  for (const uint64_t start = now_ns(); !told_.empty() && now_ns() - start < kPatience;) {
+    progress();
+    if (!told_.empty()) nanosleep(&kPause, nullptr);
+  }
+}
+
+void Alarms::aborted(const AbortRecord& record) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) return;
+  Alarm alarm{record.kind.load(), hosts_.rank(), record.rank, record.about, {}};
+  std::memcpy(alarm.text, record.text, sizeof alarm.text);
+  try {
+    tell(alarm, kHeadBytes + std::strlen(alarm.text) + 1);
+  } catch (const Failure&) {  // a network that does not work may be what the alarm is about
+  }
+}
+
+void Alarms::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_ || leaves_) return;
+  leaves_ = true;
+  tell(Alarm{uint32_t(AbortKind::kNone), hosts_.rank(), 0, 0, {}}, kHeadBytes);
+}
+
+bool Alarms::all_left() {
+  look();
+  for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
+    if (!hosts_.is_here(rank) && !is_gone(rank)) return false;
+  return true;
+}
+
+void Alarms::close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  closed_ = true;
+  messages_.abandon();
+}
+
+// "ranks 2, 3 on host b, rank 5 on host c"
+std::string Alarms::names(const std::vector<uint32_t>& ranks) const {
+  std::string text;
+  for (uint32_t host = 0; host < hosts_.num_hosts(); ++host) {
+    std::string some;
+    size_t count = 0;
+    for (uint32_t rank : ranks)
+      if (hosts_.host_of(rank) == host) some += (count++ ? ", " : "") + std::to_string(name(rank));
+    if (!count) continue;
+    text += (text.empty() ? "" : ", ") + std::string(count > 1 ? "ranks " : "rank ") + some +
+            " on host " + hosts_.host_name(host);
+  }
+  return text;
+}
+
+}  // namespace blinkrun
