@@ -1,4 +1,4 @@
-"""The living definition of what a program does: all ranks in one process, in numpy.
+"""The living definition of what a program does: all ranks of all hosts in one process, in numpy.
 
 Slow and simple. Every other executor must give the same bytes on integers, and on floats the
 same order of operations.
@@ -14,10 +14,25 @@ import numpy as np
 
 from blinkrun.errors import ProgramError, UsageError
 from blinkrun.executors import numerics
+from blinkrun.executors.mailbox import Mailbox
 from blinkrun.executors.numerics import Array
 from blinkrun.schedule.chunking import Chunks, chunks_of
-from blinkrun.schedule.ir import Buffer, Channel, Operand, Program, Reduce, Signal, Wait
+from blinkrun.schedule.ir import (
+    Arrived,
+    Buffer,
+    Channel,
+    Message,
+    Operand,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+    Sent,
+    Signal,
+    Wait,
+)
 from blinkrun.schedule.promise import location, moves_only
+from blinkrun.schedule.streams import stream_of
 from blinkrun.types import Collective, Op, Rank
 
 CHUNK_ELEMENTS = 1 << 14
@@ -136,6 +151,7 @@ class _World:
         self.slots: dict[tuple[Rank, int, int], Array] = {}
         self.flags: dict[tuple[Rank, int], int] = {}
         self.order = None if call.seed is None else random.Random(call.seed)
+        self.mail = Mailbox(self.order)
 
     def run(self) -> None:
         prologues = [
@@ -150,6 +166,7 @@ class _World:
             for channel in steps.channels
         ]
         self._run_lanes(channels)
+        self.mail.move(every=True)  # no rank leaves before its messages are through
 
     def _lane(self, rank: Rank, channel: Channel) -> _Lane:
         chunk = self.call.chunk_elements if self.program.pipelined else 0
@@ -162,7 +179,9 @@ class _World:
         while running:
             if self.order is not None:
                 self.order.shuffle(running)
-            if sum(self._take_steps(lane) for lane in running) == 0:
+            went = sum(self._take_steps(lane) for lane in running) > 0
+            went |= self.mail.move()
+            if not went and not self.mail.move(every=True):
                 stuck = running[0]
                 step = stuck.channel.steps[stuck.step]
                 raise ProgramError(
@@ -188,9 +207,26 @@ class _World:
                     return False
             case Signal(flag):
                 self.flags[lane.rank, flag] = lane.chunk + 1
-            case _:
+            case Reduce():
                 self._reduce(step, lane)
+            case _:
+                if not self._message(step, lane):
+                    return False
         lane.advance()
+        return True
+
+    def _message(self, step: Message, lane: _Lane) -> bool:
+        """Start a message, or return whether the one that the lane waits for is through."""
+        stream = stream_of(lane.rank, step)
+        match step:
+            case Send(operand):
+                self.mail.send(stream, self._view(operand, lane))
+            case Recv(operand):
+                self.mail.recv(stream, self._view(operand, lane))
+            case Sent(_, _, lag):
+                return lane.chunk < lag or self.mail.is_sent(stream, lane.chunk - lag)
+            case Arrived(_, _, lag):
+                return lane.chunk < lag or self.mail.has_arrived(stream, lane.chunk - lag)
         return True
 
     def _reduce(self, step: Reduce, lane: _Lane) -> None:
