@@ -39,7 +39,6 @@ class ThreadWire:
             there = max(started, sent) + len(data) / slower / 1e6
             time.sleep(max(0.0, there - time.monotonic()))
             taken[:] = data
-            return time.monotonic() - started
 
         def meet(timeout_s):
             self.barrier.wait(timeout_s)
