@@ -15,14 +15,12 @@ from blinkrun.version import __version__
 
 if TYPE_CHECKING:
     from blinkrun.cli import Prepared
-    from blinkrun.launcher.mpiexec import Mpi
-    from blinkrun.launcher.spec import JobSpec
+    from blinkrun.launcher.spec import Hosts, JobSpec
 
 EXIT_USAGE = 2
 EXIT_LAUNCH = 1
 EXIT_INTERRUPTED = 130
 PLANNING = "blinkrun.cli.job_plan"  # loaded by its name, as commands are
-LATER_COMMANDS = ("doctor",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,15 +54,25 @@ def _run(argv: list[str]) -> int:
         sys.stdout.write(help_text() if options.help else f"blinkrun {__version__}\n")
         return 0
     command = COMMANDS.get(options.program[0]) if options.program else None
-    if options.program and options.program[0] in LATER_COMMANDS:
-        raise UsageError(f"the command '{options.program[0]}' is not part of version {__version__}")
     if command is not None and not command.ranks:
         return _call(command.module, options)
+    hosts = _hosts(options)
     checked = _checked(command.check, options) if command is not None and command.check else None
     if isinstance(checked, str):
         sys.stdout.write(checked)
         return 0
-    return _launch(_planned(options, _spec(options, checked)))
+    from blinkrun.launcher.start import launch  # noqa: PLC0415
+
+    return launch(_planned(options, _spec(options, checked, hosts)))
+
+
+def _hosts(options: Options) -> Hosts | None:
+    """Return the hosts of the job, None for this one alone; sets the number of ranks by them."""
+    from blinkrun.launcher.where import hosts_of  # noqa: PLC0415
+
+    num_ranks, hosts = hosts_of(options, os.environ)
+    options.num_ranks = num_ranks
+    return hosts
 
 
 def _checked(check: str, options: Options) -> str | Prepared | None:
@@ -91,6 +99,11 @@ def _planned(options: Options, spec: JobSpec) -> JobSpec:
         raise UsageError("--gpus says which GPUs of --topology FILE|NAME; give that too")
     if options.topology is None and not options.show_plan:
         return spec
+    if spec.hosts is not None:
+        raise UsageError(
+            "--topology and --show-plan are for jobs on one host; hosts plan together when they"
+            " have met"
+        )
     if spec.handed:
         raise UsageError(f"--topology and --show-plan: '{options.program[0]}' plans by itself")
     planning = import_module(PLANNING)
@@ -107,10 +120,14 @@ def _call(module: str, options: Options) -> int:
 
     if options.num_ranks is not None:
         raise UsageError(f"the command '{options.program[0]}' runs without ranks; leave -np out")
+    if options.hosts or options.hostfile is not None:
+        raise UsageError(f"the command '{options.program[0]}' runs here; leave the hosts out")
     return int(import_module(module).main(options.program[1:]))
 
 
-def _spec(options: Options, prepared: Prepared | None = None) -> JobSpec:
+def _spec(
+    options: Options, prepared: Prepared | None = None, hosts: Hosts | None = None
+) -> JobSpec:
     """Return the job that `options` and the command describe, checked."""
     from blinkrun.launcher.forward import forwarded  # noqa: PLC0415
     from blinkrun.launcher.programs import resolve  # noqa: PLC0415
@@ -124,6 +141,10 @@ def _spec(options: Options, prepared: Prepared | None = None) -> JobSpec:
     for option, is_given in (("--horovod", options.horovod), ("--ddp", options.ddp)):
         if is_given and options.program and options.program[0] in COMMANDS:
             raise UsageError(f"{option} is for scripts, not for the command '{options.program[0]}'")
+    if hosts is not None and prepared is not None and prepared.texts:
+        raise UsageError(
+            f"'{' '.join(options.program[:1])} --emulate' runs on one host; leave -H out"
+        )
     start_timeout_s = options.start_timeout_s
     environ = forwarded(options.environ, os.environ)
     settings = settings_of(options, {**os.environ, **environ})
@@ -141,83 +162,10 @@ def _spec(options: Options, prepared: Prepared | None = None) -> JobSpec:
         timeout_s=options.timeout_s,
         time_limit_s=options.time_limit_s,
         handed={} if prepared is None else dict(prepared.texts),
+        hosts=hosts,
         verbose=options.verbose,
         dry_run=options.dry_run,
     )
-
-
-def _open_standard_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed: else a socket would take its place."""
-    for fd in range(3):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
-
-
-def _launch(spec: JobSpec) -> int:
-    """Find the MPI and run the job, or say how it would be run."""
-    from blinkrun import env  # noqa: PLC0415
-    from blinkrun.launcher.discover import find_mpi  # noqa: PLC0415
-    from blinkrun.launcher.forward import handed_files  # noqa: PLC0415
-    from blinkrun.launcher.job import Job, agent_command  # noqa: PLC0415
-    from blinkrun.launcher.mpiexec import arguments, outside_of_jobs, settings  # noqa: PLC0415
-    from blinkrun.launcher.slots import thread_environ  # noqa: PLC0415
-
-    _open_standard_streams()
-    base = outside_of_jobs(os.environ)
-    seen = {**base, **spec.environ}
-    mpi = find_mpi(spec.mpi, seen)
-    cores = len(os.sched_getaffinity(0))
-    added = settings(mpi, spec.num_ranks, cores, seen)
-    threads = thread_environ(cores, spec.num_ranks, seen)
-    ranks = {**added, **threads, env.SIZE: str(spec.num_ranks)}
-    if spec.timeout_s is not None:
-        ranks[env.TIMEOUT] = f"{spec.timeout_s:g}"
-    if spec.verbose:
-        ranks[env.VERBOSE] = "1"
-    ranks.update(spec.settings)
-    ranks.update(dict.fromkeys(spec.handed, ""))  # the files are made when the job starts
-    ranks.update(spec.environ)
-    command = [
-        *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0),
-        *agent_command(spec.program.argv),
-    ]
-    if spec.dry_run:
-        _print_command(command, ranks)
-        return 0
-    if spec.verbose:
-        _explain(mpi, command, ranks, threads)
-    # What changes how programs are loaded is for the ranks' programs alone.
-    of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
-    environ = {**base, **added, **of_mpi}
-    with handed_files(spec.handed) as handed:
-        ranks.update(handed)
-        code = Job(spec, command=command, environ=environ, rank_environ=ranks).run(may_retry=True)
-        if code is None:
-            code = Job(spec, command=command, environ=environ, rank_environ=ranks).run()
-    return 1 if code is None else code
-
-
-def _print_command(command: Sequence[str], environ: dict[str, str]) -> None:
-    import shlex  # noqa: PLC0415
-
-    print(shlex.join(command))
-    print(f"# environment: {' '.join(sorted(environ))}")
-
-
-def _explain(
-    mpi: Mpi, command: Sequence[str], environ: dict[str, str], threads: dict[str, str]
-) -> None:
-    """Say what is run; names of variables only, values may be secret."""
-    import shlex  # noqa: PLC0415
-
-    say(f"MPI: {mpi}")
-    say(f"command: {shlex.join(command)}")
-    say(f"environment: {' '.join(sorted(environ))}")
-    share = threads.get("OMP_NUM_THREADS")
-    said = f"{share} (cores / ranks)" if share else "as OMP_NUM_THREADS says"
-    say(f"threads per rank: {said}")
 
 
 if __name__ == "__main__":

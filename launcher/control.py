@@ -2,130 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import marshal
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from blinkrun.launcher.agent import (
-    CONTROL,
-    DONE,
-    EXIT,
-    GO,
-    HELLO,
-    KILL,
-    READ_BYTES,
-    REPORT,
-    STARTED,
-    TOKEN,
-    TOLD,
-    Decoder,
-    encode,
-)
-from blinkrun.launcher.outcome import RankRecord, Report
+from blinkrun.launcher.agent import CONTROL, TOKEN, host_mark
+from blinkrun.launcher.agent_tools import HELLO
+from blinkrun.launcher.connection import Connection
+from blinkrun.launcher.far import FarConnection
 
-Fields = Mapping[str, object]
-SEND_S = 10.0  # for the order to start, which may be long and is read at once
-
-
-class Connection:
-    """One supervisor, known by its rank once it has said hello; keeps what it has told."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.link = link
-        self.fd = link.fileno()
-        self.decoder = Decoder()
-        self.rank = -1
-        self.size = -1
-        self.host = ""
-        self.pid = 0  # of the rank's program
-        self.code: int | None = None
-        self.ended_s: float | None = None
-        self.ordered = False
-        self.report: Report | None = None
-        self.told_s: float | None = None
-        self.lost_s: float | None = None
-        self.is_done = False
-
-    def read(self) -> list[tuple[int, bytes]] | None:
-        """Return the frames that have come; None once the supervisor is gone."""
-        try:
-            data = self.link.recv(READ_BYTES)
-            return self.decoder.feed(data) if data else None
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-
-    def go(self, order: Mapping[str, object], stdin: int | None) -> None:
-        """Let the program start, with the launcher's stdin where given."""
-        frame = encode(GO, order)
-        self.link.settimeout(SEND_S)
-        # A supervisor that is going: its end is read from the same socket.
-        with contextlib.suppress(OSError):
-            if stdin is not None:
-                sent = socket.send_fds(self.link, [frame], [stdin])
-                frame = frame[sent:]
-            self.link.sendall(frame)
-        self.link.setblocking(False)
-
-    def kill(self, number: int) -> None:
-        """Have the program ended by a signal: a few bytes, which a supervisor always takes."""
-        with contextlib.suppress(OSError):
-            self.link.sendall(encode(KILL, int(number)))
-
-    def note(self, kind: int, body: bytes, now_s: float) -> None:
-        """Take note of an event; output is not one."""
-        fields = marshal.loads(body)
-        if kind == STARTED:
-            self.pid = fields["pid"]
-        elif kind == REPORT:
-            self.report = _parsed(fields, now_s) or self.report
-        elif kind == EXIT:
-            self.code = fields["code"]
-            self.ended_s = fields["time"]
-            self.ordered = fields["ordered"]
-        elif kind == TOLD:
-            self.told_s = fields["time"]
-        elif kind == DONE:
-            self.is_done = True
-
-    def record(self, tail: tuple[str, ...]) -> RankRecord:
-        """Return what is known of this rank."""
-        return RankRecord(
-            rank=self.rank,
-            host=self.host,
-            code=self.code,
-            ended_s=self.ended_s,
-            ordered=self.ordered,
-            report=self.report,
-            told_s=self.told_s,
-            lost_s=self.lost_s,
-            tail=tail,
-        )
-
-
-def _parsed(fields: Fields, now_s: float) -> Report | None:
-    """Return the report in an event: JSON lines of the program's runner, or the fields as such."""
-    text = fields.get("json")
-    if not isinstance(text, bytes):
-        return Report.parse(fields, now_s)
-    import json  # noqa: PLC0415  (most jobs end without it being needed before the end)
-
-    try:
-        last = json.loads(text.splitlines()[-1])
-    except ValueError:
-        return None  # the program has written to a descriptor that is not its own
-    time_s = fields.get("time", now_s)
-    return Report.parse(last, float(str(time_s))) if isinstance(last, dict) else None
+SPARE_LINKS = 64  # connections of others than this job's ranks, which prove nothing
 
 
 class ControlServer:
-    """Listens for supervisors on an abstract unix socket: no file, no port, this host only."""
+    """Listens for supervisors: for those of this host on an abstract unix socket (no file, no port).
 
-    def __init__(self, num_ranks: int) -> None:
+    With `addresses`, those of other hosts reach it there over TCP; see `far`.
+    """
+
+    def __init__(self, num_ranks: int, addresses: Sequence[str] = (), limit_s: float = 0.0) -> None:
         self.job = os.urandom(8).hex()
         self._token = os.urandom(16).hex()
         self._name = f"blinkrun-{os.getpid()}-{os.urandom(8).hex()}"
@@ -134,10 +31,19 @@ class ControlServer:
         self._server.listen(num_ranks + 16)
         self._server.setblocking(False)
         self.fd = self._server.fileno()
+        self.far = FarServer(addresses, self._token, num_ranks) if addresses else None
+        self._limit_s = limit_s
 
     def environ(self) -> dict[str, str]:
-        """Return the variables by which the supervisors find and convince the launcher."""
-        return {CONTROL: self._name, TOKEN: self._token}
+        """Return the variables by which the supervisors find and convince the launcher.
+
+        The first is the socket's name; where there are other hosts, what tells this one from them,
+        after how many seconds of silence a supervisor there gives up, and the addresses follow.
+        """
+        words = [self._name]
+        if self.far is not None:
+            words += [host_mark(), f"{self._limit_s:g}", ",".join(self.far.addresses)]
+        return {CONTROL: "|".join(words), TOKEN: self._token}
 
     def accept(self) -> Connection | None:
         """Return a new connection, of a process of this user only."""
@@ -154,15 +60,54 @@ class ControlServer:
 
     def greet(self, connection: Connection, kind: int, body: bytes) -> bool:
         """Take the first frame of a connection; whether it is a supervisor of this job."""
-        token, rest = body[: len(self._token)], body[len(self._token) :]
-        if kind != HELLO or token != self._token.encode():
+        # One on another host has proven that it knows the token before its first frame.
+        token = b"" if connection.is_far else self._token.encode()
+        if kind != HELLO or not body.startswith(token):
             return False
-        fields = marshal.loads(rest)  # only after the token: marshal trusts its input
-        connection.rank = int(fields["rank"])
-        connection.size = int(fields["size"])
-        connection.host = str(fields["host"])
+        fields = marshal.loads(body[len(token) :])  # only after the token: it trusts its input
+        connection.hello(fields)
         return True
 
     def close(self) -> None:
         """Stop listening."""
         self._server.close()
+        if self.far is not None:
+            self.far.close()
+
+
+class FarServer:
+    """Listens on TCP: a port of the system's choice at each of some addresses of this host."""
+
+    def __init__(self, addresses: Sequence[str], secret: str, num_ranks: int) -> None:
+        self._secret = secret
+        self._servers = {}
+        self.addresses = []
+        self._num_open = num_ranks + SPARE_LINKS
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            server = socket.create_server((address, 0), family=family, backlog=num_ranks + 16)
+            server.setblocking(False)
+            port = server.getsockname()[1]
+            self._servers[server.fileno()] = server
+            self.addresses.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """Descriptors that become readable when somebody connects."""
+        return list(self._servers)
+
+    def accept(self, fd: int, num_links: int) -> FarConnection | None:
+        """Return a new connection, of anybody; no more than a job can have with some to spare."""
+        try:
+            link, _ = self._servers[fd].accept()
+        except OSError:
+            return None
+        if num_links >= self._num_open:
+            link.close()
+            return None
+        return FarConnection(link, self._secret)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for server in self._servers.values():
+            server.close()

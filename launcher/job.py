@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from blinkrun.launcher import agent
-from blinkrun.launcher.control import Connection, ControlServer
+from blinkrun import env
+from blinkrun.launcher import agent, agent_tools
+from blinkrun.launcher.connection import Connection
+from blinkrun.launcher.control import ControlServer
+from blinkrun.launcher.far import STDIN_FD, FarSide, Spread, meeting_point
 from blinkrun.launcher.outcome import (
     EXIT_FAILED,
     Outcome,
@@ -22,18 +25,19 @@ from blinkrun.launcher.outcome import (
     decide,
     name_ranks,
 )
-from blinkrun.launcher.process import MpiProcess, SignalInbox, sweep
+from blinkrun.launcher.process import MpiProcess, SignalInbox
+from blinkrun.launcher.remote import AGENT_JOB
 from blinkrun.launcher.sink import Sink
 from blinkrun.launcher.spec import JobSpec
 from blinkrun.launcher.watch import HangWatch, group_cpu_seconds
 
 TERM_GRACE_S = 1.0  # between SIGTERM and SIGKILL when a rank has failed
 SIGNAL_GRACE_S = 2.0  # the same when the user ends the job: programs may want to save something
+FAR_SETTLE_S = 0.7  # the same in addition where that one may be on another host
 SETTLE_S = 0.3  # a rank that blames another: how long that one has to show its own end
 GIVE_UP_S = 1.0  # after SIGKILL: how long supervisors have to report
 MPI_END_S = 1.0  # how long mpiexec may take to end after its ranks, and again after SIGTERM
 LOOP_S = 1.0
-STDIN = 0
 # Open MPI, where the files of a killed job that had the same process id are still there.
 PASSING_PROBLEM = "listener thread failed to start"
 MAX_SHOWN = 1 << 16  # a word of a command line may have 128 KiB
@@ -46,7 +50,11 @@ def agent_command(argv: Sequence[str]) -> list[str]:
 
 
 class Job:
-    """One job. `run` may be called once."""
+    """One job. `run` may be called once.
+
+    `threads` are variables that tell a program how many threads to use: those that the user has
+    left to each host. `spread` says where ranks run that are not on this host.
+    """
 
     def __init__(
         self,
@@ -55,13 +63,23 @@ class Job:
         command: Sequence[str],
         environ: Mapping[str, str],
         rank_environ: Mapping[str, str],
+        threads: Sequence[str] = (),
+        spread: Spread | None = None,
     ) -> None:
         self._spec = spec
         self._rank_environ = dict(rank_environ)
         self._sink = Sink(spec.num_ranks, prefix=spec.prefix, output_dir=spec.output_dir)
-        self._server = ControlServer(spec.num_ranks)
+        self._threads = tuple(threads)
+        self._spread = spread
+        self._far: FarSide | None = None
+        if spread is None:
+            self._server = ControlServer(spec.num_ranks)
+        else:
+            self._far = FarSide(spread.limit_s, wants_cpu=spec.timeout_s is not None)
+            self._server = ControlServer(spec.num_ranks, spread.addresses, spread.limit_s)
         self._inbox = SignalInbox()
-        self._mpi = MpiProcess(command, {**environ, **self._server.environ()})
+        of_agents = {} if spread is None else {AGENT_JOB: self._server.job}
+        self._mpi = MpiProcess(command, {**environ, **self._server.environ(), **of_agents})
         self._links: dict[int, Connection] = {}  # by descriptor, greeted or not
         self._ranks: dict[int, Connection] = {}
         self._started_s = time.monotonic()
@@ -98,13 +116,17 @@ class Job:
 
     def _clean_up(self) -> None:
         """Leave nothing: processes, files, shared memory, descriptors."""
+        if self._far is not None:
+            self._far.dismiss(self._links.values())
         for link in self._links.values():
             link.link.close()
-        sweep(self._server.job)
+        agent_tools.kill_job(self._server.job)
         self._mpi.close()
+        if self._spread is not None:
+            agent_tools.kill_job(self._server.job, AGENT_JOB)
         self._server.close()
         self._sink.close()
-        agent.remove_segments(self._since_s)
+        agent_tools.remove_segments(self._since_s)
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -126,15 +148,25 @@ class Job:
             handlers[self._mpi.output_fd] = self._on_mpi_output
         if self._mpi.status() is None:
             handlers[self._mpi.exit_fd] = lambda: None
+        if self._server.far is not None:
+            for fd in self._server.far.fds:
+                handlers[fd] = lambda fd=fd: self._on_far_connect(fd)  # type: ignore[misc]
+        if self._far is not None and self._running and self._far.takes_input(self._ranks.get(0)):
+            handlers[STDIN_FD] = self._on_input
         if not self._sink.is_full:
             for fd in self._links:
                 handlers[fd] = lambda fd=fd: self._on_link(fd)  # type: ignore[misc]
         for fd in handlers:
             poll.register(fd, select.POLLIN)
+        for fd, link in self._links.items():
+            if link.has_to_write:
+                poll.register(fd, select.POLLOUT | (select.POLLIN if fd in handlers else 0))
         for stream in self._sink.waiting():
             poll.register(stream.fd, select.POLLOUT)
-        for fd, _ in poll.poll(self._wait_s() * 1e3):
-            if fd in handlers:
+        for fd, events in poll.poll(self._wait_s() * 1e3):
+            if fd in self._links and events & select.POLLOUT:
+                self._links[fd].flush()
+            if fd in handlers and events & ~select.POLLOUT:
                 handlers[fd]()
         for stream in self._sink.waiting():
             stream.push()
@@ -144,6 +176,8 @@ class Job:
         """Return how long the loop may sleep."""
         now_s = time.monotonic()
         due = [now_s + LOOP_S]
+        if self._far is not None:
+            due.append(self._far.due_s)
         if self._kill_steps:  # the job is ending: nothing else counts
             due.append(self._kill_steps[0][0])
             return max(0.0, min(due) - now_s)
@@ -160,6 +194,11 @@ class Job:
     def _check(self) -> None:
         """Do what is due: starting, limits, the steps of ending a job."""
         now_s = time.monotonic()
+        if self._far is not None:
+            reads = not self._sink.is_full
+            for link in self._far.tick(self._links.values(), now_s, reads=reads):
+                link.silent_s = now_s - link.heard_s
+                self._drop(link)
         if not self._running and not self._start_problem:
             self._check_start(now_s)
         if self._sink.is_closed:
@@ -181,28 +220,57 @@ class Job:
 
     def _check_start(self, now_s: float) -> None:
         num_ranks = self._spec.num_ranks
-        missing = name_ranks(set(range(num_ranks)) - set(self._ranks)) if self._ranks else ""
-        missing = missing or name_ranks(range(num_ranks))
         if len(self._ranks) == num_ranks:
             self._start_ranks()
+            return
+        problems = [] if self._spread is None else self._spread.problems(self._mpi.text())
+        if problems:
+            self._start_problem = "\nblinkrun: ".join(problems)
         elif self._mpi.status() is not None:
             status = self._mpi.status()
+            missing = self._missing()
             self._start_problem = f"mpiexec ended with exit code {status} before {missing} came up"
         elif now_s >= self._started_s + self._spec.start_timeout_s:
-            self._start_problem = (
-                f"{missing} did not come up in {self._spec.start_timeout_s:g} s (--start-timeout)"
-            )
+            limit = f"{self._spec.start_timeout_s:g} s (--start-timeout)"
+            self._start_problem = f"{self._missing()} did not come up in {limit}"
+
+    def _missing(self) -> str:
+        """Return in words which ranks have not come up, and on which hosts."""
+        missing = set(range(self._spec.num_ranks)) - set(self._ranks)
+        if self._spread is None:
+            return name_ranks(missing)
+        hosts = ((place.name, missing & set(place.ranks)) for place in self._spread.placements)
+        return ", ".join(f"{name_ranks(ranks)} on host {name}" for name, ranks in hosts if ranks)
 
     def _start_ranks(self) -> None:
         self._running = True
         self._next_sample_s = time.monotonic()
+        meeting = self._meeting_point()
         for rank, link in self._ranks.items():
+            place = None if self._spread is None else self._spread.of_rank(rank)
+            environ = {**self._rank_environ, **meeting}
+            if self._spread is not None and link.is_far:
+                environ = {**self._spread.environ, **environ}
             order = {
                 "job": self._server.job,
                 "argv": list(self._spec.program.argv),
-                "environ": self._rank_environ,
+                "environ": environ,
+                "threads": (
+                    self._threads,
+                    self._spec.num_ranks if place is None else place.num_ranks,
+                ),
             }
-            link.go(order, STDIN if rank == 0 else None)
+            link.go(order, STDIN_FD if rank == 0 else None)
+
+    def _meeting_point(self) -> dict[str, str]:
+        """Return where the ranks of a job for torch.distributed meet, if they are on many hosts."""
+        if self._spread is None or env.DDP not in self._spec.settings:
+            return {}
+        address, port = meeting_point(self._ranks.get(0), self._spread.addresses)
+        found = {"MASTER_ADDR": address}
+        if port is not None:
+            found["MASTER_PORT"] = str(port)
+        return {name: value for name, value in found.items() if name not in self._spec.environ}
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -211,7 +279,20 @@ class Job:
         if connection is not None:
             self._links[connection.fd] = connection
 
+    def _on_far_connect(self, fd: int) -> None:
+        if self._server.far is None:
+            return
+        connection = self._server.far.accept(fd, len(self._links))
+        if connection is not None:
+            self._links[connection.fd] = connection
+
+    def _on_input(self) -> None:
+        if self._far is not None:
+            self._far.pass_input(self._ranks[0])
+
     def _on_link(self, fd: int) -> None:
+        if fd not in self._links:
+            return  # dropped in this very round
         link = self._links[fd]
         frames = link.read()
         if frames is None:
@@ -221,7 +302,7 @@ class Job:
             if link.rank < 0:
                 if not self._greet(link, kind, body):
                     return
-            elif kind in (agent.STDOUT, agent.STDERR):
+            elif kind in (agent_tools.STDOUT, agent_tools.STDERR):
                 self._sink.take(link.rank, kind, body)
             else:
                 link.note(kind, body, time.monotonic())
@@ -278,7 +359,7 @@ class Job:
             self._end(now_s, TERM_GRACE_S)
         elif failed or is_told or self._mpi.status() is not None:
             if self._begin_end_s is None:
-                self._begin_end_s = now_s + SETTLE_S
+                self._begin_end_s = now_s + SETTLE_S + (FAR_SETTLE_S if self._far else 0.0)
             elif now_s >= self._begin_end_s:
                 self._begin_end_s = None
                 if not failed and not is_told:
@@ -289,8 +370,10 @@ class Job:
         if self._watch is None or self._reason is not None or now_s < self._next_sample_s:
             return
         self._next_sample_s = now_s + self._watch.interval_s
-        groups = {link.pid for link in self._ranks.values() if link.pid and link.code is None}
-        if self._watch.is_hung(now_s, group_cpu_seconds(groups), self._sink.num_chunks):
+        running = [link for link in self._ranks.values() if link.pid and link.code is None]
+        cpu_s = group_cpu_seconds({link.pid for link in running if not link.is_far})
+        cpu_s += sum(link.cpu_s for link in running)
+        if self._watch.is_hung(now_s, cpu_s, self._sink.num_chunks):
             self._stop(Reason(Stop.HUNG, self._spec.timeout_s or 0))
 
     def _stop(self, reason: Reason) -> None:
@@ -316,13 +399,14 @@ class Job:
             if link.lost_s is None and link.code is None and not is_leaving:
                 link.kill(number)
         if number == signal.SIGKILL:
-            sweep(self._server.job)
+            agent_tools.kill_job(self._server.job)
 
     def _finish(self) -> Outcome:
         """Wait for mpiexec, end what is left, and decide what to say."""
         # It sees its ranks' end and then removes its files; a signal too early keeps it from that.
         steps = [time.monotonic() + MPI_END_S, time.monotonic() + 2 * MPI_END_S]
-        if not self._running:
+        is_silent = any(link.silent_s is not None for link in self._ranks.values())
+        if not self._running or is_silent:  # it would wait for its helper on a host that is cut off
             self._mpi.signal(signal.SIGTERM)
             del steps[0]
         while self._mpi.status() is None and steps:
@@ -334,6 +418,8 @@ class Job:
             if self._mpi_reads:
                 poll.register(self._mpi.output_fd, select.POLLIN)
             poll.register(self._inbox.fd, select.POLLIN)
+            if self._far is not None:
+                self._far.tick(self._links.values(), time.monotonic(), reads=False)
             for fd, _ in poll.poll(LOOP_S * 1e2):
                 if fd == self._mpi.output_fd:
                     self._on_mpi_output()

@@ -8,6 +8,11 @@ Functions of values; `discover` looks at the machine. What each MPI needs (found
   use.
 - MPICH needs nothing.
 - Intel MPI pins each rank to one core, also where ranks outnumber cores.
+
+With several hosts each MPI is told exactly how many ranks each host gets, which agent starts its
+helpers there (all from here: a helper that starts others would need the agent on its host), and
+which variables its helpers pass on. Open MPI yields then in any case: that a host has more ranks
+than cores it does not see, and two seconds for a sum that takes a tenth of one is the price.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from blinkrun.launcher.hosts import Placement
 
 
 class Kind(Enum):
@@ -64,6 +71,14 @@ _OF_A_RANK = re.compile(
     r"|BLINKRUN_(LAUNCHED|CONTROL|TOKEN|RANK|SIZE|REPORT_FD|PLAN)"
 )
 
+# What the user or Kubernetes' MPI Operator has set for an MPI that is started by hand.
+_OF_HOSTS = re.compile(
+    r"(OMPI|PRTE)_MCA_((orte|prte)_)?default_hostfile|(OMPI|PRTE)_MCA_plm(_(rsh|ssh)_\w+)?"
+    r"|OMPI_MCA_orte_rsh_agent|(I_MPI_)?HYDRA_(HOST_FILE|LAUNCHER|LAUNCHER_EXEC|LAUNCH_EXTRA_ARGS)"
+    r"|I_MPI_HYDRA_BOOTSTRAP\w*|I_MPI_PERHOST|HYDRA_RMK|I_MPI_HYDRA_RMK"
+    r"|(OMPI|PRTE)_MCA_ras\w*"
+)
+
 
 def identify(version_text: str) -> tuple[Kind, str] | None:
     """Return kind and version from what ``mpiexec --version`` prints, or None if it is unknown.
@@ -77,22 +92,93 @@ def identify(version_text: str) -> tuple[Kind, str] | None:
     return None
 
 
-def arguments(mpi: Mpi, num_ranks: int, *, is_root: bool) -> list[str]:
-    """Return the command that starts `num_ranks` ranks; the ranks' own command goes behind it."""
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How an MPI gets to the hosts of a job: its agent, and the network interfaces to use, if any.
+
+    `host_file` is the path of a file with the text of `host_file_text`, `agent` that of a program;
+    `passed` are the variables that every host's helper must pass on to the ranks.
+    """
+
+    host_file: str
+    agent: str
+    interfaces: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+
+
+def arguments(mpi: Mpi, num_ranks: int, *, is_root: bool, reach: Reach | None = None) -> list[str]:
+    """Return the command that starts `num_ranks` ranks; the ranks' own command goes behind it.
+
+    Parameters
+    ----------
+    mpi : Mpi
+        The mpiexec.
+    num_ranks : int
+        Ranks of the job.
+    is_root : bool
+        Whether root starts it.
+    reach : Reach or None
+        The hosts; None: all ranks on this one.
+    """
     command = [mpi.path]
     if mpi.kind is Kind.OPENMPI:
         if is_root:
             command.append("--allow-run-as-root")
         if mpi.major >= 5:
-            command += ["--map-by", ":OVERSUBSCRIBE"]
+            command += ["--map-by", "slot:OVERSUBSCRIBE" if reach else ":OVERSUBSCRIBE"]
         else:
             command.append("--oversubscribe")
         command += ["--bind-to", "none"]
+    if reach is not None:
+        command += _reaching(mpi, reach)
     return [*command, "-n", str(num_ranks)]
 
 
-def settings(mpi: Mpi, num_ranks: int, cores: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make `mpi` behave on one host, without those the user has set."""
+def _reaching(mpi: Mpi, reach: Reach) -> list[str]:
+    """Return the arguments that name hosts, agent, network and variables to one MPI."""
+    if mpi.kind is Kind.OPENMPI:
+        option, shell = ("--prtemca", "plm_ssh") if mpi.major >= 5 else ("--mca", "plm_rsh")
+        network = "prte_if_include" if mpi.major >= 5 else "oob_tcp_if_include"
+        words = ["--hostfile", reach.host_file, option, "plm", shell[4:]]
+        words += [option, f"{shell}_agent", reach.agent, option, f"{shell}_no_tree_spawn", "1"]
+        if reach.interfaces:
+            words += [option, network, ",".join(reach.interfaces)]
+        return words + [word for name in reach.passed for word in ("-x", name)]
+    launcher = "launcher" if mpi.kind is Kind.MPICH else "bootstrap"
+    words = [f"-{launcher}", "ssh", f"-{launcher}-exec", reach.agent, "-f", reach.host_file]
+    return words + (["-iface", reach.interfaces[0]] if reach.interfaces else [])
+
+
+def host_file_text(mpi: Mpi, placements: Sequence[Placement]) -> str:
+    """Return what tells `mpi` how many ranks each host gets.
+
+    >>> host_file_text(Mpi("mpiexec", Kind.MPICH, "5.0"), [Placement("a", 0, 2)])
+    'a:2\n'
+    """
+    between = " slots=" if mpi.kind is Kind.OPENMPI else ":"
+    return "".join(f"{host.name}{between}{host.num_ranks}\n" for host in placements)
+
+
+def settings(
+    mpi: Mpi,
+    num_ranks: int,
+    cores: int,
+    environ: Mapping[str, str],
+    reach: Reach | None = None,
+) -> dict[str, str]:
+    """Return the variables that make `mpi` behave, without those the user has set.
+
+    Parameters
+    ----------
+    mpi : Mpi
+        The mpiexec.
+    num_ranks, cores : int
+        Ranks and cores of this host.
+    environ : mapping
+        What is set already.
+    reach : Reach or None
+        The hosts; None: this one only.
+    """
     wanted: dict[str, str] = {}
     if mpi.kind is Kind.OPENMPI:
         shared_memory = "sm" if mpi.major >= 5 else "vader"
@@ -101,11 +187,25 @@ def settings(mpi: Mpi, num_ranks: int, cores: int, environ: Mapping[str, str]) -
             "OMPI_MCA_btl": f"self,{shared_memory},tcp",
             "OMPI_MCA_osc": "^ucx",
         }
-        if num_ranks > cores:
+        if num_ranks > cores or reach is not None:
             wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
     elif mpi.kind is Kind.INTEL:
         wanted = {"I_MPI_PIN": "0"}
+    if reach is not None and reach.interfaces:
+        wanted.update(_over(mpi, reach.interfaces))
     return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def _over(mpi: Mpi, interfaces: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which an MPI, and libraries of frameworks, take these interfaces."""
+    names = ",".join(interfaces)
+    found = {"GLOO_SOCKET_IFNAME": names, "NCCL_SOCKET_IFNAME": f"={names}"}
+    if mpi.kind is Kind.OPENMPI:
+        return {**found, "OMPI_MCA_btl_tcp_if_include": names}
+    found["FI_TCP_IFACE"] = interfaces[0]
+    if mpi.kind is Kind.MPICH:
+        found["UCX_NET_DEVICES"] = names
+    return found
 
 
 def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
@@ -115,6 +215,11 @@ def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
     {'PMIX_MCA_gds': 'hash', 'HOME': '/'}
     """
     return {name: value for name, value in environ.items() if not _OF_A_RANK.fullmatch(name)}
+
+
+def told_of_hosts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without what names hosts and agents to an MPI: it gets both from us."""
+    return {name: value for name, value in environ.items() if not _OF_HOSTS.fullmatch(name)}
 
 
 def check_mixed(

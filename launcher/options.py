@@ -6,6 +6,7 @@ error is one line that names what was meant, and the help has a fixed shape.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,19 +16,24 @@ from blinkrun.units import parse_size
 HELP = """\
 usage: blinkrun -np N [options] PROGRAM [args]
 
-Start N ranks of a program over MPI on this host, show their output, and end all when one fails.
+Start N ranks of a program over MPI, show their output, and end all when one fails.
 PROGRAM is a Python script (train.py), -m module, python train.py, any executable, or a command:
 {commands}
 options:
-  -np, -n N            number of ranks; more than cores is allowed
+  -np, -n N            number of ranks; more than cores is allowed (on hosts: all their slots)
+  -H HOST[:SLOTS],...  hosts to run on, filled in this order (this one, or the batch job's)
+  --hostfile FILE      the same, one in a line: HOST slots=N, or HOST:N
+  --oversubscribe      let hosts have more ranks than slots
+  --launch-agent CMD   what starts programs on other hosts, called as ssh is (ssh)
+  --network-interface NAMES  network interfaces to use between hosts, such as eth0,eth1
+  --no-preflight       do not ask the hosts whether they can take part before the job starts
   -x NAME[=VALUE]      set an environment variable in the ranks (value from here if not given)
   --mpi WHICH          openmpi, mpich, intel or an mpiexec (default: beside this Python, on PATH)
   --no-prefix          do not write [rank] before each line of output (commands never do)
   --output-dir DIR     write each rank's output to DIR/rank.N.log instead of the terminal
   --start-timeout S    seconds for all ranks to come up (60)
-  --timeout S          longest wait of a rank for another in a collective (600; sets
-                       BLINKRUN_TIMEOUT_S); if given, also ends a job in which for S seconds no
-                       rank uses the CPU or writes: a job that stands still
+  --timeout S          longest wait of a rank for another in a collective (600); if given, also
+                       ends a job that stands still: no rank uses the CPU or writes for S seconds
   --time-limit S       end the job after S seconds, whatever it does; --timeout and this exit 124
   --topology FILE|NAME plan for the GPUs of this machine, as 'blinkrun topo' takes it
   --gpus 0,1,4         which of them, in the order of the ranks (the first N)
@@ -43,15 +49,27 @@ options:
   --verbose, -v        say which MPI was found, what is run, and the threads of a rank
   --version; --help, -h
 
-Each rank gets cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this terminal's
+Each rank gets its host's cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this terminal's
 input, the others nothing. Ctrl-C ends the job (twice: at once) and all that its ranks have started.
 The exit code is that of the first rank that failed (128 + signal), 0 if none did; wrong usage: 2.
 
 example:
   blinkrun -np 2 train.py --epochs 3
+  blinkrun -H gpu1:8,gpu2:8 train.py
 """
 
-OF_SEVERAL_HOSTS = ("-H", "--host", "--hosts", "--hostfile", "-hostfile", "-hosts", "-f", "-ppn")
+# How an MPI's mpiexec has it: what to write here.
+OF_MPIEXEC = {
+    "-hosts": "write -H HOST:SLOTS,...",
+    "-host": "write -H HOST:SLOTS,...",
+    "-f": "write --hostfile FILE",
+    "-machinefile": "write --hostfile FILE",
+    "--machinefile": "write --hostfile FILE",
+    "-ppn": "write -H HOST:SLOTS,...",
+    "-launcher-exec": "write --launch-agent CMD",
+    "-bootstrap-exec": "write --launch-agent CMD",
+    "-iface": "write --network-interface NAMES",
+}
 
 
 @dataclass(slots=True)
@@ -59,6 +77,12 @@ class Options:
     """What the command line says, before it is checked against the machine."""
 
     num_ranks: int | None = None
+    hosts: list[str] = field(default_factory=list)
+    hostfile: str | None = None
+    oversubscribe: bool = False
+    launch_agent: str | None = None
+    interfaces: tuple[str, ...] = ()
+    preflight: bool = True
     environ: list[str] = field(default_factory=list)
     mpi: str | None = None
     prefix: bool = True
@@ -106,12 +130,29 @@ def _bytes(text: str) -> int:
         raise UsageError(f"--fusion-bytes: {err}") from None
 
 
+def _interfaces(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(re.fullmatch(r"[A-Za-z0-9_.@-]{1,15}", name) for name in names):
+        raise UsageError(f"--network-interface {text}: need names such as eth0 or eth0,eth1")
+    return names
+
+
 # Option: the field that it sets, and what makes its value from the next word (None: it takes none).
 _Parser = Callable[[str], object] | None
 _TABLE: dict[str, tuple[str, _Parser]] = {
     "-np": ("num_ranks", _count),
     "-n": ("num_ranks", _count),
     "--np": ("num_ranks", _count),
+    "-H": ("hosts", str),
+    "--host": ("hosts", str),
+    "--hosts": ("hosts", str),
+    "--hostfile": ("hostfile", str),
+    "-hostfile": ("hostfile", str),
+    "--oversubscribe": ("oversubscribe", None),
+    "--launch-agent": ("launch_agent", str),
+    "--network-interface": ("interfaces", _interfaces),
+    "--network-interfaces": ("interfaces", _interfaces),
+    "--no-preflight": ("preflight", None),
     "-x": ("environ", str),
     "--mpi": ("mpi", str),
     "--no-prefix": ("prefix", None),
@@ -163,14 +204,14 @@ def parse(argv: Sequence[str]) -> Options:
         if parser is None:
             if has_value:
                 raise UsageError(f"{name} takes no value")
-            setattr(options, target, target != "prefix")
+            setattr(options, target, target not in ("prefix", "preflight"))
             continue
         if not has_value:
             if not words:
                 raise UsageError(f"{name} needs a value; see blinkrun --help")
             value = words.pop(0)
-        if target == "environ":
-            options.environ.append(value)
+        if target in ("environ", "hosts"):
+            getattr(options, target).append(value)
         else:
             setattr(options, target, parser(value))
     options.program = words
@@ -180,8 +221,8 @@ def parse(argv: Sequence[str]) -> Options:
 def _look_up(name: str) -> tuple[str, _Parser]:
     if name in _TABLE:
         return _TABLE[name]
-    if name in OF_SEVERAL_HOSTS:
-        raise UsageError(f"{name}: jobs on several hosts are not supported in this version")
+    if name in OF_MPIEXEC:
+        raise UsageError(f"{name} is an option of mpiexec: {OF_MPIEXEC[name]}")
     import difflib  # noqa: PLC0415
 
     from blinkrun.launcher.horovod import RENAMED  # noqa: PLC0415

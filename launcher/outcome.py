@@ -75,6 +75,9 @@ class RankRecord:
         When the MPI ended this rank.
     lost_s : float or None
         When its supervisor was gone without having reported the rank's end.
+    silent_s : float or None
+        For how long nothing was heard of its supervisor, which is on another host, if it counts as
+        gone for that reason.
     tail : tuple of str
         The last lines that it wrote.
     """
@@ -87,6 +90,7 @@ class RankRecord:
     report: Report | None = None
     told_s: float | None = None
     lost_s: float | None = None
+    silent_s: float | None = None
     tail: tuple[str, ...] = ()
 
     @property
@@ -196,15 +200,17 @@ def decide(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str =
     The rules, first that fits:
 
     1. The launcher ended the job (a signal, a limit): that is the cause.
-    2. The first rank that failed by itself is the cause, unless it says that it failed because of
+    2. A whole host was lost: it answers no more, or all of its supervisors are gone.
+    3. The first rank that failed by itself is the cause, unless it says that it failed because of
        another rank. Then that one is: because it failed, or left while others waited for it.
-    3. The MPI ended the job: the rank that called MPI_Abort, or that left without MPI_Finalize.
-    4. All ranks ended with 0.
+    4. The MPI ended the job: the rank that called MPI_Abort, or that left without MPI_Finalize.
+    5. All ranks ended with 0.
     """
     if reason is not None and reason.stop is not Stop.MPI_ENDED:
         return _stopped(records, reason)
     return (
-        _failure(records, mpi_text)
+        _host_loss(records)
+        or _failure(records, mpi_text)
         or _loss(records)
         or _mpi_end(records, mpi_text)
         or _end(records, reason, mpi_text)
@@ -231,7 +237,26 @@ def _told_s(records: Sequence[RankRecord]) -> float:
 
 def _loss(records: Sequence[RankRecord]) -> Outcome | None:
     lost = [record for record in records if record.lost_s is not None]
-    return _lost(min(lost, key=lambda record: (record.lost_s or 0, record.rank))) if lost else None
+    if not lost:
+        return None
+    return _lost(min(lost, key=lambda record: (record.lost_s or 0, record.rank)), records)
+
+
+def _host_loss(records: Sequence[RankRecord]) -> Outcome | None:
+    """Return the outcome where a whole host was lost: what others then say is a consequence."""
+    silent = [record for record in records if record.silent_s is not None]
+    if silent:
+        return _loss(silent)
+    hosts = {record.host for record in records if record.lost_s is not None}
+    for host in sorted(hosts):
+        of_host = [record for record in records if record.host == host]
+        failed = (record.failed_s for record in records if record.failed_s is not None)
+        last_s = max(record.lost_s or float("inf") for record in of_host)
+        if len(hosts) == 1 < len({record.host for record in records}) and (
+            last_s < min(failed, default=float("inf")) + _SAME_TIME_S
+        ):
+            return _loss(of_host)
+    return None
 
 
 def _end(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str) -> Outcome:
@@ -269,7 +294,7 @@ def _first_cause(records: Sequence[RankRecord], failed: Sequence[RankRecord]) ->
         if culprit is None:
             break
         if culprit.failed_s is None:
-            return _blamed(current, culprit)
+            return _blamed(current, culprit, records)
         current = culprit
         seen.add(current.rank)
     if current.is_secondary:  # they blame each other, or nobody: another's failure explains more
@@ -277,10 +302,10 @@ def _first_cause(records: Sequence[RankRecord], failed: Sequence[RankRecord]) ->
     return _failed(current)
 
 
-def _blamed(waiting: RankRecord, culprit: RankRecord) -> Outcome:
+def _blamed(waiting: RankRecord, culprit: RankRecord, records: Sequence[RankRecord]) -> Outcome:
     """Return the outcome where `waiting` failed because of `culprit`, which did not fail itself."""
     if culprit.lost_s is not None:
-        return _lost(culprit)
+        return _lost(culprit, records)
     if culprit.left_s is not None:
         what = "exited early with code 0 while others waited"
     elif waiting.kind == "timeout":
@@ -364,7 +389,17 @@ def _mpi_end(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:
     return Outcome(EXIT_FAILED, f"the MPI ended the job while {running} ran{_quoted(mpi_text)}")
 
 
-def _lost(record: RankRecord) -> Outcome:
+def _lost(record: RankRecord, records: Sequence[RankRecord]) -> Outcome:
+    """Return the outcome where `record` is gone: alone, or with all other ranks of its host."""
+    of_host = [other for other in records if other.host == record.host]
+    is_alone = any(other.host != record.host for other in records) is False
+    if record.silent_s is not None or (not is_alone and all(other.lost_s for other in of_host)):
+        who = f"host {record.host} ({name_ranks(other.rank for other in of_host)})"
+        if record.silent_s is not None:
+            what = f"has not been heard from for {record.silent_s:.0f} s: it is down or cut off"
+        else:
+            what = "was lost: its connections are closed; it was restarted, or all was killed there"
+        return Outcome(EXIT_FAILED, f"{who} {what}", record.rank, record.tail)
     message = f"rank {record.rank} on host {record.host} was lost: its supervisor was killed"
     return Outcome(EXIT_FAILED, message, record.rank, record.tail)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from blinkrun.errors import LaunchError
-from blinkrun.launcher.agent import job_processes, kill_group, kill_quietly
+from blinkrun.launcher.agent_tools import kill_group
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
@@ -85,19 +85,6 @@ class MpiProcess:
         os.close(self.exit_fd)
         if self._pipe is not None:
             self._pipe.close()
-
-
-def sweep(job: str) -> None:
-    """Kill every process of `job`, wherever it has moved: they carry the job in their environment.
-
-    Repeats until none is found, because one that is being killed may just have forked.
-    """
-    for _ in range(50):
-        found = job_processes(job)
-        if not found:
-            return
-        for pid in found:
-            kill_quietly(pid, signal.SIGKILL)
 
 
 class SignalInbox:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 
 from blinkrun.errors import UsageError
-from blinkrun.launcher.agent import STDERR, STDOUT
+from blinkrun.launcher.agent_tools import STDERR, STDOUT
 from blinkrun.launcher.output import Tail, plain, prefixed
 
 MAX_PENDING = 1 << 20  # output that waits to be written; beyond it, the ranks have to wait

@@ -1,4 +1,4 @@
-"""How the cores of the host are shared by the ranks."""
+"""How the cores of a host are shared by its ranks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def threads_per_rank(cores: int, local_ranks: int) -> int:
     return max(1, cores // local_ranks)
 
 
-def thread_environ(cores: int, local_ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that give each rank its share of threads, but for those that are set.
+def thread_names(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that are to give each rank its share of threads: those that are not set.
 
-    Without this every rank starts a thread per core, and N ranks fight over each core N-fold.
+    Without them every rank starts a thread per core, and N ranks fight over each core N-fold.
 
-    >>> thread_environ(8, 2, {"TF_NUM_INTEROP_THREADS": "8"})
-    {'OMP_NUM_THREADS': '4', 'TF_NUM_INTRAOP_THREADS': '4'}
+    >>> thread_names({"TF_NUM_INTEROP_THREADS": "8"})
+    ('OMP_NUM_THREADS', 'TF_NUM_INTRAOP_THREADS')
     """
-    share = str(threads_per_rank(cores, local_ranks))
-    return {name: share for name in (THREADS, *TENSORFLOWS) if not environ.get(name)}
+    return tuple(name for name in (THREADS, *TENSORFLOWS) if not environ.get(name))

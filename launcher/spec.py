@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from blinkrun.errors import UsageError
+from blinkrun.launcher.hosts import Placement
 
 DEFAULT_START_TIMEOUT_S = 60.0
 MAX_RANKS = 4096
+SILENCE_S = 60.0  # how long a host may be silent, at most
+MIN_SILENCE_S = 5.0
+SILENCE_SHARE = 0.9  # of --timeout: ranks that wait for the host would say less about it
 
 
 class Form(Enum):
@@ -31,6 +35,20 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of a job of which not all ranks are on this one, and how they are reached.
+
+    `agent` are the words before ``HOST 'command'``, `interfaces` the network interfaces to use
+    (empty: any), `preflight` says whether the hosts are asked first whether they can take part.
+    """
+
+    placements: tuple[Placement, ...]
+    agent: tuple[str, ...]
+    interfaces: tuple[str, ...] = ()
+    preflight: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One job, checked: how many ranks of which program, and how they are watched.
 
@@ -38,7 +56,7 @@ class JobSpec:
     which ``-x`` overrides. `timeout_s` is None unless given; then it
     bounds waits in collectives and ends a job in which nothing moves. `time_limit_s` ends the job
     whatever it does. `handed` holds texts for the ranks, such as the plan that they are to use, by
-    the variable that names their file.
+    the variable that names their file. `hosts` is None if all ranks are on this host.
     """
 
     num_ranks: int
@@ -52,6 +70,7 @@ class JobSpec:
     timeout_s: float | None = None
     time_limit_s: float | None = None
     handed: dict[str, str] = field(default_factory=dict)
+    hosts: Hosts | None = None
     verbose: bool = False
     dry_run: bool = False
 
@@ -65,3 +84,9 @@ class JobSpec:
         ):
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"{option} {value:g}: need a positive number of seconds")
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a sign of life after which a host counts as lost."""
+        limit_s = SILENCE_S if self.timeout_s is None else min(self.timeout_s, SILENCE_S)
+        return max(MIN_SILENCE_S, SILENCE_SHARE * limit_s)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from blinkrun.launcher import agent
-from blinkrun.launcher.process import sweep
+from blinkrun.launcher import agent_tools
+from blinkrun.launcher.agent_tools import kill_job, remove_segments
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs /dev/shm")
 
@@ -29,23 +29,23 @@ def segment() -> Iterator[Path]:
 
 
 def test_segments_that_nobody_maps_are_removed(segment: Path) -> None:
-    agent.remove_segments(time.time())
+    remove_segments(time.time())
     assert not segment.exists()
 
 
 def test_segments_in_use_stay(segment: Path) -> None:
     with segment.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        agent.remove_segments(time.time())
+        remove_segments(time.time())
     assert segment.exists()
 
 
 def test_segments_from_before_the_job_and_files_of_others_stay(segment: Path) -> None:
-    agent.remove_segments(time.time() + 60)
+    remove_segments(time.time() + 60)
     assert segment.exists()
     other = segment.with_name(f"some_data_{uuid.uuid4().hex[:8]}")
     other.touch()
     try:
-        agent.remove_segments(0)
+        remove_segments(0)
         assert other.exists()
     finally:
         other.unlink()
@@ -57,13 +57,13 @@ def test_a_sweep_ends_the_processes_of_one_job_alone() -> None:
         subprocess.Popen(
             [sys.executable, "-c", "input()"],
             stdin=subprocess.PIPE,
-            env={**os.environ, agent.JOB: job},
+            env={**os.environ, agent_tools.JOB: job},
             start_new_session=True,
         )
         for job in jobs
     ]
     try:
-        sweep(jobs[0])
+        kill_job(jobs[0])
         assert started[0].wait(timeout=10) == -9
         assert started[1].poll() is None
     finally:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blinkrun.launcher.agent import (
+from blinkrun.launcher.agent import rank_and_size
+from blinkrun.launcher.agent_tools import (
     HEADER,
     MAX_LINE,
     STDERR,
@@ -18,7 +19,6 @@ from blinkrun.launcher.agent import (
     Decoder,
     Lines,
     encode,
-    rank_and_size,
 )
 from blinkrun.launcher.output import Tail, plain, prefixed
 

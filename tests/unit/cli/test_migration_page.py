@@ -8,7 +8,7 @@ import pytest
 from support.places import ROOT, TESTS
 
 from blinkrun.launcher.horovod import IGNORED, RENAMED, SETTINGS
-from blinkrun.launcher.options import OF_SEVERAL_HOSTS, OPTION_NAMES
+from blinkrun.launcher.options import OF_MPIEXEC, OPTION_NAMES
 
 PAGE = (ROOT / "docs" / "migrate-from-horovod.md").read_text()
 DATA = TESTS / "data/horovod"
@@ -73,7 +73,7 @@ def test_every_option_of_horovodrun_is_in_the_table_and_answered_as_it_says() ->
         if status in ("same", "better") and name not in RENAMED:
             assert name in OPTION_NAMES, name
         else:
-            assert name in {*RENAMED, *OF_SEVERAL_HOSTS}, name
+            assert name in {*RENAMED, *OF_MPIEXEC}, name
     assert set(RENAMED) <= set(rows)
 
 
