@@ -32,6 +32,7 @@ VERSION_S = 10.0  # longest wait for `mpiexec --version`
 LOAD_S = 30.0  # the same for a Python that loads mpi4py and the core
 BACKLOG = 256
 MAX_LINE = 1 << 20
+MAX_HASHED = 1 << 23  # bytes of a file: a script is shorter, an image of a container is not read
 _OFF = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 _SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCGIFMTU = 0x8913, 0x8915, 0x891B, 0x8921
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
@@ -41,6 +42,7 @@ FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy", "cupy-c
 # Loads what a rank loads, in a process of its own: an MPI that cannot start may end it.
 _LOADER = """
 import json, sys
+sys.path[:] = filter(None, sys.path)
 found = {}
 def attempt(name, function):
     try:
@@ -73,7 +75,8 @@ def main(request: dict[str, Any]) -> None:
         ``deadline_s``.
     """
     end_s = time.monotonic() + request["deadline_s"]
-    sys.path[:0] = request["paths"]
+    # without the folder that it starts in: a clone of blinkrun there is not what is installed
+    sys.path[:] = [*request["paths"], *filter(None, sys.path)]
     listener = listen()
     link, reached = _call_back(request["back"], listener.getsockname()[1])
     answer = facts(request)
@@ -349,10 +352,11 @@ _OF_A_RANK = re.compile(r"OMPI_COMM_WORLD_|PMIX?_|PRTE_LAUNCHED|MPI_LOCALN?RANK|
 
 
 def file_hash(path: str) -> str | None:
-    """Return the first digits of a file's SHA-256; None if it cannot be read."""
+    """Return digits that stand for a file's size and (first) content; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()[:16]
+            size = str(os.fstat(file.fileno()).st_size)
+            return hashlib.sha256(size.encode() + file.read(MAX_HASHED)).hexdigest()[:16]
     except OSError:
         return None
 

@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blinkrun.errors import UsageError
-from blinkrun.launcher import probe
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -90,24 +87,6 @@ class Answer:
     clock_s: float | None = None
     unreached: tuple[str, ...] = ()
     is_reached: bool = True
-
-
-def own_addresses(interfaces: Sequence[str]) -> list[str]:
-    """Return this host's addresses, on `interfaces` if any are named.
-
-    Raises
-    ------
-    UsageError
-        If one of `interfaces` is not there.
-    """
-    here = probe.interfaces()
-    names = [each["name"] for each in here]
-    for name in interfaces:
-        if name not in names:
-            raise UsageError(
-                f"--network-interface {name}: not on this host, which has {', '.join(names)}"
-            )
-    return addresses_of(here, interfaces)
 
 
 def addresses_of(found: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> list[str]:

@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from blinkrun.launcher import probe
-from blinkrun.launcher.questions import Answer, Question, addresses_of, own_addresses
+from blinkrun.launcher.addresses import listening_addresses
+from blinkrun.launcher.questions import Answer, Question, addresses_of
 
 MARK = "blinkrun-probe"  # the other side's shell writes it before anything else of ours runs
 MAX_KEPT = 1 << 20  # bytes of an answer; what an agent says on stderr beyond that is dropped
@@ -112,7 +113,8 @@ class _Survey:
 
     def run(self) -> None:
         """Start all agents and take their answers until all have ended or it is too late."""
-        addresses = own_addresses(self._question.interfaces)
+        hosts = [call.answer.host for call in self.calls]
+        addresses = list(listening_addresses(hosts, self._question.interfaces))
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for index, call in enumerate(self.calls):

@@ -221,7 +221,10 @@ def _network(answer: Answer, question: Question) -> Iterator[str]:
         )
     elif question.interfaces and not addresses_of(there, question.interfaces):
         yield f"has no address on {', '.join(question.interfaces)}, or it is down: ip addr there"
-    if not answer.facts["reached"]:
+    if not any(each["up"] and each["addresses"] for each in there):
+        state = ", ".join(f"{name} is down or has no address" for name in names) or "it has none"
+        yield f"has no network interface that works ({state}): ip link set NAME up there"
+    elif not answer.facts["reached"]:
         yield (
             "cannot connect back to this host: open the ports between the hosts in their"
             " firewalls, or choose another network by --network-interface"

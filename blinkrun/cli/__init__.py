@@ -43,4 +43,5 @@ COMMANDS: dict[str, Command] = {
     "topo": Command("blinkrun.cli.topo", "show a machine: matrix, PCIe tree, picture", False),
     "plan": Command("blinkrun.cli.plan", "plan a collective on it, prove and draw the plan", False),
     "simulate": Command("blinkrun.cli.simulate", "predict its time, say what bounds it", False),
+    "doctor": Command("blinkrun.cli.doctor", "examine this host, or all hosts of a job", False),
 }

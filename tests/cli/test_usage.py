@@ -122,7 +122,7 @@ USAGE = [
     ("-np 2 --ddp bench", "--ddp is for scripts, not for the command 'bench'"),
     ("-np 2 topo", "the command 'topo' runs without ranks; leave -np out"),
     ("-np 2 simulate", "the command 'simulate' runs without ranks; leave -np out"),
-    ("doctor", "the command 'doctor' is not part of version {version}"),
+    ("-np 2 doctor", "the command 'doctor' runs without ranks; leave -np out"),
     (
         "-np 2 --mpi /nowhere true",
         "--mpi /nowhere: no mpiexec there; give openmpi, mpich, intel or a path",
