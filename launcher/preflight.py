@@ -115,7 +115,7 @@ def question_of(  # noqa: PLR0913 - one call, all by name
     paths = os.environ.get("PYTHONPATH", "")
     return Question(
         python=python,
-        paths=tuple(filter(None, paths.split(os.pathsep))),
+        paths=tuple(os.path.abspath(path) for path in paths.split(os.pathsep) if path),
         files=tuple(files),
         cwd=cwd,
         mpiexec=None if mpi is None else mpi.path,
@@ -138,6 +138,7 @@ def this_host(question: Question, mpi: Mpi | None) -> Here:
     """Return what this host has of what the others are asked for."""
     packages = dict(installed_packages(sys.path))
     return Here(
+        machine=os.uname().machine,
         python=sys.version.split()[0],
         blinkrun=__version__,
         mpi4py=probe.version_of("mpi4py"),

@@ -31,10 +31,12 @@ from typing import Any
 
 from blinkrun.launcher import probe
 from blinkrun.launcher.addresses import listening_addresses
+from blinkrun.launcher.ending import Ending
 from blinkrun.launcher.questions import Answer, Question, addresses_of
 
 MARK = "blinkrun-probe"  # the other side's shell writes it before anything else of ours runs
 MAX_KEPT = 1 << 20  # bytes of an answer; what an agent says on stderr beyond that is dropped
+MAX_TRIED = 32  # hosts that each one connects to: a firewall shows with fewer
 _PROMPT = re.compile(r"(password|passphrase|passcode|verification code|\(yes/no[^)]*\)).*[:?]\s*$")
 _BOOT = (
     "import sys,zlib,base64;sys.version_info<(3,7) and"
@@ -60,10 +62,11 @@ def ask_all(
         Seconds after which a host that has not answered is given up.
     """
     survey = _Survey(hosts, agent=agent, question=question, deadline_s=deadline_s)
-    try:
-        survey.run()
-    finally:
-        survey.close()
+    with survey.ending.installed():
+        try:
+            survey.run()
+        finally:
+            survey.close()
     return [call.answer for call in survey.calls]
 
 
@@ -110,6 +113,7 @@ class _Survey:
         self._listener = probe.listen()
         self._guests: dict[socket.socket, bytes] = {}
         self._is_second_step = False
+        self.ending = Ending()
 
     def run(self) -> None:
         """Start all agents and take their answers until all have ended or it is too late."""
@@ -118,7 +122,8 @@ class _Survey:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for index, call in enumerate(self.calls):
-            self._start(call, self._command(index, addresses))
+            with self.ending.held():  # a process that is just being made would be lost
+                self._start(call, self._command(index, addresses))
         while not all(call.is_over for call in self.calls):
             left_s = self._end_s - time.monotonic()
             if left_s <= 0:
@@ -155,7 +160,8 @@ class _Survey:
         code = f"{Path(probe.__file__).read_text(encoding='utf-8')}\nmain({request!r})\n"
         blob = base64.b64encode(zlib.compress(code.encode())).decode()
         program = [self._question.python, "-c", _BOOT % blob]
-        return f"echo {MARK} && exec {shlex.join(program)}"
+        # the first echo ends a line that the shell's start may have left open
+        return f"echo && echo {MARK} && exec {shlex.join(program)}"
 
     def _start(self, call: _Call, command: str) -> None:
         try:
@@ -260,7 +266,7 @@ class _Survey:
         self._is_second_step = True
         able = [call for call in self.calls if call.link is not None and not call.is_over]
         for call in able:
-            call.targets = [other for other in able if other is not call]
+            call.targets = _others(call, able)
             order = {"targets": [self._target(each) for each in call.targets]}
             line = json.dumps({**order, "limit_s": probe.REACH_S}) + "\n"
             assert call.link is not None
@@ -304,6 +310,12 @@ class _Survey:
                     self._selector.unregister(stream)
                 stream.close()
                 call.open_streams -= 1
+
+
+def _others(call: _Call, able: list[_Call]) -> list[_Call]:
+    """Return the hosts that one tries: all others, of very many those behind it in a ring."""
+    at = able.index(call)
+    return [*able[at + 1 :], *able[:at]][:MAX_TRIED]
 
 
 def _hello(data: bytes) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Here:
 
     Attributes
     ----------
+    machine : str
+        The processor's architecture, as uname names it.
     python, blinkrun : str
         Versions.
     mpi4py : str or None
@@ -66,6 +68,7 @@ class Here:
         Digits that stand for the content of each file, as `probe.file_hash` gives them.
     """
 
+    machine: str
     python: str
     blinkrun: str
     mpi4py: str | None
@@ -145,6 +148,11 @@ def _why_no_facts(answer: Answer, question: Question, deadline_s: float) -> str:
 
 
 def _software(facts: Mapping[str, Any], here: Here, question: Question) -> Iterator[str]:
+    if facts["machine"] != here.machine:
+        yield (
+            f"is of architecture {facts['machine']}, this host of {here.machine}: a job runs on one"
+            " architecture; leave the host out"
+        )
     if _minor(facts["python"]) != _minor(here.python):
         yield (
             f"runs Python {facts['python']}, this host {here.python}: install the same environment"

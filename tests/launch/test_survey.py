@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,8 +24,8 @@ case $1 in
   asking) printf "me@asking's password: " >&2; exec sleep 60 ;;
   terminal) printf "Password: " >/dev/tty; read answer </dev/tty; exit 1 ;;
   reading) read answer || { echo "Permission denied (password)." >&2; exit 255; } ;;
-  hanging) echo "trying very hard" >&2; exec sleep 60 ;;
-  chatty) echo "welcome to chatty"; echo "{not for us}" ;;
+  hanging) echo "trying very hard" >&2; echo $$ >"$0.pid"; exec sleep 60 ;;
+  chatty) echo "{not for us}"; printf "welcome to chatty " ;;
 esac
 eval "$2"
 """
@@ -78,6 +81,22 @@ def test_a_host_that_hangs_is_named_at_the_deadline_and_the_others_are_fine(agen
     assert line.startswith("host hanging has not answered")
     assert "last said: trying very hard" in line
     assert found.reached_at == {"one": "127.0.0.1"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_agents_end_with_the_launcher(tmp_path: Path, number: int) -> None:
+    path = program(tmp_path / "agent", AGENT)
+    words = ["-m", "blinkrun", "doctor", "-H", "hanging", "--launch-agent", path]
+    doctor = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE)
+    pid_file = tmp_path / "agent.pid"
+    while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
+        assert doctor.poll() is None
+        time.sleep(0.01)
+    doctor.send_signal(number)
+    _, said = doctor.communicate(timeout=DEADLINE_S)
+    assert (doctor.returncode, said) == (128 + number, b"")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
 
 
 def test_an_agent_that_is_missing_is_said_of_every_host(agent: str) -> None:

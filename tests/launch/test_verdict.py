@@ -14,12 +14,13 @@ from blinkrun.launcher.verdict import OURS, Here, problems_of
 
 MPI = Mpi("/e/bin/mpiexec", Kind.OPENMPI, "5.0.11")
 QUESTION = Question(python="/e/bin/python", files=(OURS, "/w/train.py"), cwd="/w", mpiexec=MPI.path)
-HERE = Here("3.11.7", "0.1.0", "4.1.2", MPI, "openmpi", {OURS: "aa", "/w/train.py": "bb"})
+HERE = Here("x86_64", "3.11.7", "0.1.0", "4.1.2", MPI, "openmpi", {OURS: "aa", "/w/train.py": "bb"})
 ETH0 = {"name": "eth0", "addresses": ["10.0.0.2/24"], "mtu": 1500, "up": True}
 
 
 def facts(**changes: Any) -> dict[str, Any]:
     well = {
+        "machine": "x86_64",
         "python": "3.11.9",
         "blinkrun": {"folder": "/e/blinkrun", "version": "0.1.0", "core": True},
         "mpi4py": "4.1.2",
@@ -48,6 +49,7 @@ def test_a_host_that_has_all_is_no_problem() -> None:
 
 OTHER = {"folder": "/opt/blinkrun", "version": "0.2.0", "core": True}
 DIFFERENT = [
+    ({"machine": "aarch64"}, "is of architecture aarch64, this host of x86_64: a job runs on one"),
     ({"python": "3.12.1"}, "runs Python 3.12.1, this host 3.11.7: install the same environment"),
     ({"blinkrun": None}, "has no blinkrun in /e/bin/python: pip install blinkrun==0.1.0 there"),
     ({"blinkrun": OTHER}, "has blinkrun 0.2.0, this host 0.1.0: pip install blinkrun==0.1.0"),
