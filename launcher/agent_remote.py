@@ -110,10 +110,12 @@ def group_cpu_seconds(group: int) -> float:
 
 def free_port(link: socket.socket) -> int:
     """Return a port that nobody uses at the address by which the launcher is reached."""
-    family = link.family
-    with socket.socket(family) as probe:
+    probe = socket.socket(link.family)
+    try:
         probe.bind((link.getsockname()[0], 0))
         return int(probe.getsockname()[1])
+    finally:
+        probe.close()
 
 
 class Remote:

