@@ -113,7 +113,8 @@ def _core(core: Mapping[str, str]) -> str:
 def _library(mpi: Mapping[str, str]) -> str:
     if "error" in mpi:
         return f", loads no MPI: {mpi['error']}"
-    return f", loads {mpi['library'].partition(',')[0]} with MPI_THREAD_{mpi['threads']}"
+    name = " ".join(mpi["library"].partition(",")[0].replace("Version:", " ").split())
+    return f", loads {name} with MPI_THREAD_{mpi['threads']}"
 
 
 def _cores(facts: Mapping[str, Any]) -> str:
@@ -137,8 +138,8 @@ def _gpus(found: Mapping[str, Any]) -> str:
     if found["amd_driver"]:
         drivers.append("AMD driver")
     readers = [f"nvidia-ml-py {found['nvml']}" if found["nvml"] else "", *found["tools"]]
-    read = ", ".join(filter(None, readers)) or "nothing"
-    return f"{' and '.join(drivers) or 'no driver'}; read by {read}"
+    read = ", ".join(filter(None, readers)) or "no library or tool"
+    return f"{' and '.join(drivers) or 'no driver'}; {read} to read them with"
 
 
 def _frameworks(found: Mapping[str, str | None]) -> str:
