@@ -40,13 +40,19 @@ class _Direct:
     ) -> None:
         self.builder, self.tree, self.part = builder, tree, part
         self.net = net = Network(builder, tree)
-        inside = {rank for rank in range(builder.size) if tree.children(rank)}
-        outer = {tree.root, *net.heads}  # ranks without a parent on their own host
-        summing = inside | {rank for rank in range(builder.size) if leaves_copy} - outer
-        self.up = {rank: builder.flag(rank) for rank in sorted(summing - {tree.root})}
-        self.down = {rank: builder.flag(rank) for rank in sorted(inside | {tree.root})}
+        ranks = range(builder.size)
+        inside = {rank for rank in ranks if tree.children(rank)}
+        below = {rank for rank in ranks if rank != tree.root and rank not in net.heads}
+        summing = {rank for rank in below if leaves_copy or rank in inside}
+        # A head tells nobody but its own host, if anyone there wants to know.
+        summing |= {head for head in net.heads if net.far[head] or inside & {*net.near[head]}}
+        handing = (inside & below) | {head for head in net.heads if net.near[head]} | {tree.root}
+        self.up = {rank: builder.flag(rank) for rank in sorted(summing)}
+        self.down = {rank: builder.flag(rank) for rank in sorted(handing)}
         for rank in sorted(inside):
-            net.expect_sums(rank, part, self.down[rank] if rank == tree.root else self.up[rank])
+            if net.far[rank]:
+                flag = self.down[rank] if rank == tree.root else self.up[rank]
+                net.expect_sums(rank, part, flag)
 
     def add(self) -> None:
         for rank in range(self.builder.size):
@@ -76,7 +82,7 @@ class _Direct:
         summed = [Signal(self.up[rank])] if rank in self.up else []
         self._add(
             rank,
-            Phase.UP if summed else Phase.PUT,
+            Phase.UP if self.tree.children(rank) else Phase.PUT,
             [
                 *self.net.is_sent_up(rank),
                 *self._ready(rank),
@@ -91,7 +97,8 @@ class _Direct:
 
     def _add_inner(self, rank: Rank) -> None:
         parent = self.tree.parents[rank]
-        asked = waits([(parent, self.up.get(parent, self.down[parent]))], lag=WINDOW)
+        summed = self.down[parent] if parent == self.tree.root else self.up[parent]
+        asked = waits([(parent, summed)], lag=WINDOW)
         total = self._sum(rank, (_output(rank),), [""])
         self._add(rank, Phase.UP, [*self._ready(rank), *asked, total, Signal(self.up[rank])])
         result = waits([(parent, self.down[parent])])
@@ -135,7 +142,9 @@ class _Direct:
         if near:
             pushed = [self.tree.down[child] for child in near]
             steps.append(Reduce(tuple(map(_output, near)), (own,), via=(*pushed, "")))
-        return [*steps, Signal(self.down[rank]), *self.net.send_down(own)]
+        if rank in self.down:
+            steps.append(Signal(self.down[rank]))
+        return [*steps, *self.net.send_down(own)]
 
 
 class _Staged:
@@ -151,8 +160,9 @@ class _Staged:
         ranks = range(builder.size)
         self.slots = {child: builder.slot(rank) for rank in ranks for child in net.near[rank]}
         self.slots |= {head: builder.slot(head) for head in net.heads}
-        lonely = {head for head in net.heads if not tree.children(head)}
-        self.filled = {r: builder.flag(r) for r in ranks if r != tree.root and r not in lonely}
+        below = [rank for rank in ranks if rank != tree.root and rank not in net.heads]
+        summing = sorted([*below, *(head for head in net.heads if net.far[head])])
+        self.filled = {rank: builder.flag(rank) for rank in summing}
         self.done = {r: builder.flag(r) for r in ranks if r not in net.heads or net.near[r]}
         for rank in ranks:
             if net.far[rank]:
@@ -180,7 +190,7 @@ class _Staged:
         summed = [Signal(self.filled[rank])] if rank in self.filled else []
         self._add(
             rank,
-            Phase.UP if summed else Phase.PUT,
+            Phase.UP if self.tree.children(rank) else Phase.PUT,
             [
                 *self.net.is_sent_up(rank),
                 *self._ready(rank),

@@ -161,7 +161,8 @@ def _alltoall_direct(builder: Builder, part: Part) -> None:
             Reduce((Operand(rank, Buffer.OUTPUT, peer),), (Operand(peer, Buffer.INPUT, rank),))
             for peer in peers
         ]
-        builder.add(rank, Phase.UP, rank, part, [*pulls, Signal(got[rank])])
+        told = [Signal(got[rank])] if peers[1:] else []
+        builder.add(rank, Phase.UP, rank, part, [*pulls, *told])
         leave = waits((peer, got[peer]) for peer in peers[1:])
         builder.add(rank, Phase.LEAVE, rank, part, leave)
 

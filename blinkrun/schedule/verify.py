@@ -189,8 +189,7 @@ class _Replay:
                 self.messages.recv(stream, step, clock)
             return self.messages.deliver(stream)
         except Broken as err:
-            message = f"message of {stream}, {self._name((number, clock[number]))}"
-            self._fail_for(message, err)
+            self._fail_for(self._name((number, clock[number])), err)
 
     def _reduce(self, step: Reduce, chunk: int, actor: int, clock: Clock) -> None:
         try:

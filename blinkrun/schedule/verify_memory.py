@@ -85,7 +85,7 @@ class Memory:
         for dst in step.dsts:
             if self._moves_only and self._place(dst) == self._place(step.srcs[0]):
                 continue  # a copy of a block onto itself is left out
-            self._write(dst, value, chunk, actor, clock)
+            self._write(dst, value, chunk, (actor, clock[actor]), clock)
 
     def send(self, src: Operand, chunk: int, actor: int, clock: Clock) -> Value:
         """Return what a message from `src` carries, as `actor` reads it.
@@ -98,9 +98,19 @@ class Memory:
         value = self._read(src, chunk, actor, clock)
         return self._made(value, Reduce((src,), (src,)), [value])
 
-    def receive(self, dst: Operand, value: Value, chunk: int, actor: int, clock: Clock) -> None:
-        """Write what a message carries to `dst` as `actor`; raises Broken as `carry_out` does."""
-        self._write(dst, value, chunk, actor, clock)
+    def expect(self, dst: Operand, chunk: int, access: Access, clock: Clock) -> None:
+        """Give `dst` to a message that will be there at `access`; nobody may touch it until then.
+
+        Raises
+        ------
+        Broken
+            If it may still be in use at `clock`, also by another message.
+        """
+        self._write(dst, None, chunk, access, clock)
+
+    def arrive(self, dst: Operand, value: Value, chunk: int) -> None:
+        """Put what a message carries to `dst`, which was given to it."""
+        self._cell(dst, chunk).value = value
 
     def _made(self, value: Value, step: Reduce, terms: list[Value]) -> Value:
         """Return `value` as it is once stored; copying what was stored before changes nothing."""
@@ -147,7 +157,9 @@ class Memory:
             raise Broken(f"reads {_name(src)} before anything was written there")
         return value
 
-    def _write(self, dst: Operand, value: Value, chunk: int, actor: int, clock: Clock) -> None:
+    def _write(
+        self, dst: Operand, value: Value | None, chunk: int, access: Access, clock: Clock
+    ) -> None:
         cell = self._cell(dst, chunk)
         writer, time = cell.write
         if clock[writer] < time:
@@ -156,7 +168,7 @@ class Memory:
             if clock[reader] < at:
                 raise Broken(f"writes {_name(dst)} while it may be read", (reader, at))
         cell.value = value
-        cell.write = (actor, clock[actor])
+        cell.write = access
         cell.reads.clear()
 
     def _finish(self, value: Value) -> Value:

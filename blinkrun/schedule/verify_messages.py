@@ -2,10 +2,13 @@
 
 A message is through when both its ends have been started: MPI may hold a send back until then, so
 nothing may rely on less. But MPI may as well let a send through long before, by copying the data,
-so a sender learns nothing of the receiver. So a stream has two actors: one reads the data as the
-send starts, one writes it when both have started. `Sent` comes after the one, `Arrived` after both.
+so a sender learns nothing of the receiver. And MPI may look at the data, or write where it is to
+arrive, until it says that the message is through: that is known to who has passed `Sent` or
+`Arrived`, and to nobody who concludes it from what the other end did later.
 
-A clock counts the messages of a stream as if they came through one by one. They need not; but who
+So a stream has two actors: one reads the data from the start of the send until `Sent`, one writes
+it from the start of the receive until `Arrived`, which knows what the sender did before as well. A
+clock counts the messages of a stream as if they came through one by one. They need not; but who
 waits for one has waited for those before, so no conclusion leads to any other.
 """
 
@@ -33,7 +36,7 @@ class Messages:
         self._memory = memory
         self._events = events
         self._actor = {stream: first_actor + 2 * at for at, stream in enumerate(streams)}
-        self._sends: dict[Stream, list[tuple[Value, Clock]]] = defaultdict(list)
+        self._sends: dict[Stream, list[tuple[Value, Clock, Clock]]] = defaultdict(list)
         self._recvs: dict[Stream, list[tuple[Operand, Clock]]] = defaultdict(list)
 
     @property
@@ -44,33 +47,27 @@ class Messages:
     def send(self, stream: Stream, step: Send, clock: Clock) -> None:
         """Start the next message at the sender; raises Broken as `Memory.send` does."""
         actor, number = self._actor[stream], len(self._sends[stream])
-        read = clock.copy()
-        read[actor] = number + 1
+        read = _at(clock, actor, number + 1)
         value = self._memory.send(step.operand, number, actor, read)
-        self._sends[stream].append((value, read))
+        self._sends[stream].append((value, clock.copy(), read))
 
     def recv(self, stream: Stream, step: Recv, clock: Clock) -> None:
-        """Start the next message at the receiver."""
+        """Start the next message at the receiver; raises Broken as `Memory.expect` does."""
+        number = len(self._recvs[stream])
+        self._memory.expect(step.operand, number, (self._actor[stream] + 1, number + 1), clock)
         self._recvs[stream].append((step.operand, clock.copy()))
 
     def deliver(self, stream: Stream) -> list[Hashable]:
-        """Let the next message through if both ends have started, and return what that moves.
-
-        Raises
-        ------
-        Broken
-            If the memory that it is written to may be in use.
-        """
+        """Let the next message through if both ends have started, and return what that moves."""
         number = len(self._events[Sent, stream])
         if number == min(len(self._sends[stream]), len(self._recvs[stream])):
             return []
-        (value, read), (target, posted) = self._sends[stream][number], self._recvs[stream][number]
-        actor = self._actor[stream] + 1
-        written = list(map(max, read, posted))
-        written[actor] = number + 1
-        self._memory.receive(target, value, number, actor, written)
+        value, sender, read = self._sends[stream][number]
+        target, receiver = self._recvs[stream][number]
+        self._memory.arrive(target, value, number)
+        both = list(map(max, sender, receiver))
         self._events[Sent, stream].append(read)
-        self._events[Arrived, stream].append(written)
+        self._events[Arrived, stream].append(_at(both, self._actor[stream] + 1, number + 1))
         return [(Sent, stream), (Arrived, stream)]
 
     def name(self, actor: int, time: int) -> str:
@@ -87,3 +84,8 @@ class Messages:
         own = [(Sent, stream) for stream in self._streams if stream.src == rank]
         other = [(Arrived, stream) for stream in self._streams if stream.dst == rank]
         return [self._events[key][-1] for key in (*own, *other) if self._events[key]]
+
+
+def _at(clock: Clock, actor: int, time: int) -> Clock:
+    """Return the clock of an actor at that time of its own, which has seen `clock`."""
+    return [*clock[:actor], time, *clock[actor + 1 :]]

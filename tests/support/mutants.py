@@ -7,12 +7,16 @@ from dataclasses import replace
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import (
+    Arrived,
     Buffer,
     Channel,
     Part,
     Program,
     RankProgram,
+    Recv,
     Reduce,
+    Send,
+    Sent,
     Signal,
     Step,
     Wait,
@@ -74,6 +78,32 @@ def _step_mutants(program: Program, step: Step) -> Iterator[tuple[str, Step]]:
             yield f"other flag of {step}", replace(step, flag=flag + 1)
         case Reduce():
             yield from _reduce_mutants(program, step)
+        case Send() | Recv() | Sent() | Arrived():
+            yield from _message_mutants(program, step)
+
+
+def _message_mutants(
+    program: Program, step: Send | Recv | Sent | Arrived
+) -> Iterator[tuple[str, Step]]:
+    for away in range(1, program.size):
+        rank = (step.rank + away) % program.size
+        yield f"other rank of {step}", replace(step, rank=rank)
+    yield f"other stream of {step}", replace(step, stream=step.stream + 1)
+    if step.stream:
+        yield f"first stream of {step}", replace(step, stream=0)
+    if isinstance(step, (Sent, Arrived)):
+        yield f"later lag of {step}", replace(step, lag=step.lag + 1)
+        if step.lag:
+            yield f"no lag of {step}", replace(step, lag=0)
+        return
+    operand = step.operand
+    yield f"other index of {step}", replace(step, operand=replace(operand, index=operand.index + 1))
+    for buffer in Buffer:
+        if buffer is not operand.buffer:
+            other = replace(operand, buffer=buffer, index=0)
+            yield f"{buffer.name} in {step}", replace(step, operand=other)
+    turned = Recv if isinstance(step, Send) else Send
+    yield f"other way of {step}", turned(operand, step.rank, step.stream)
 
 
 def _reduce_mutants(program: Program, step: Reduce) -> Iterator[tuple[str, Reduce]]:
