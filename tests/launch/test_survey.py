@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blinkrun.launcher import survey
+from blinkrun.launcher import probe, survey
 from blinkrun.launcher.preflight import check
 from blinkrun.launcher.questions import Answer, Question
 
@@ -161,3 +162,13 @@ def test_what_is_said_on_the_command_line_fits_into_one(agent: str) -> None:
         loop.close()
     assert len(line) < 1 << 15
     assert "\n" not in line
+
+
+def test_what_is_sent_needs_no_blinkrun_and_no_new_python() -> None:
+    text = Path(probe.__file__).read_text(encoding="utf-8")
+    tree = ast.parse(text, feature_version=(3, 7))
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {node.module for node in imports if isinstance(node, ast.ImportFrom)}
+    names |= {name.name for node in imports if isinstance(node, ast.Import) for name in node.names}
+    outermost = {str(name).partition(".")[0] for name in names}
+    assert outermost <= sys.stdlib_module_names
