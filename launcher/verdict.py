@@ -158,6 +158,7 @@ def _software(facts: Mapping[str, Any], here: Here, question: Question) -> Itera
             f"runs Python {facts['python']}, this host {here.python}: install the same environment"
             f" there ({question.python})"
         )
+        return  # what is in it does not count
     blinkrun = facts["blinkrun"]
     install = f"pip install blinkrun=={here.blinkrun} there"
     if blinkrun is None:

@@ -98,8 +98,18 @@ def test_each_difference_is_one_line(changes: dict[str, Any], text: str) -> None
 
 
 def test_several_differences_are_a_line_each() -> None:
-    found = lines(answered(python="3.10.1", mpi4py="4.0.0", cwd=False))
-    assert [line.split()[2] for line in found] == ["runs", "has", "has"]
+    other_mpi = {"path": MPI.path, "text": "mpiexec (Open MPI) 5.0.7"}
+    found = lines(answered(mpi4py="4.0.0", mpiexec=other_mpi, cwd=False))
+    assert [" ".join(line.split()[3:5]) for line in found] == [
+        "mpi4py 4.0.0,",
+        "Open MPI",
+        "no folder",
+    ]
+
+
+def test_of_another_python_nothing_else_is_said() -> None:
+    (line,) = lines(answered(python="3.10.1", blinkrun=None, mpi4py=None))
+    assert line.startswith("host b runs Python 3.10.1, this host 3.11.7")
 
 
 def test_a_host_must_have_the_interfaces_that_are_named() -> None:
