@@ -40,9 +40,9 @@ def host_runs() -> list[Run]:
             is_drawn = slots == TRAINED
             name = run_name(slots, rate)
             runs.append(Run(name, sum(slots), words, is_drawn, slots=slots, rate=limit))
-    words = ("--training", "--models", "mlp25", "--against", "ddp,ddp-blink,flat,single")
+    train = ("--training", "--models", "mlp25", "--against", "ddp,ddp-blink,flat,single")
     name = run_name(TRAINED, "1 Gbit/s", what=" training")
-    return [*runs, Run(name, sum(TRAINED), words, slots=TRAINED, rate=RATES["1 Gbit/s"])]
+    return [*runs, Run(name, sum(TRAINED), train, slots=TRAINED, rate=RATES["1 Gbit/s"])]
 
 
 @dataclass(frozen=True, slots=True)
