@@ -106,13 +106,20 @@ struct alignas(kCacheLine) Calendar {
 
 constexpr uint64_t kJournalBytes = 1 << 20;
 
-// Messages of all ranks in one order. Positions count all bytes ever written.
+// Messages of many ranks in one order. Positions count all bytes ever written.
 struct alignas(kCacheLine) JournalControl {
   std::atomic<uint64_t> end;                          // what lies before it is there to be read
   alignas(kCacheLine) std::atomic<uint32_t> held;     // by rank + 1; 0: by none
   uint64_t slowest;                                   // the holder's: no rank has read less
   BellLine room;                                      // rung by readers while a writer waits
   alignas(kCacheLine) char ring[kJournalBytes];
+};
+
+// Of a job on several hosts: what the ranks of this one have posted and its relay has not taken yet.
+struct alignas(kCacheLine) OutgoingControl {
+  BellLine relay;              // rung by posts while the relay sleeps
+  std::atomic<uint64_t> read;  // bytes taken, by the relay
+  JournalControl journal;
 };
 
 // What the first rank of a host has learned about a call on other hosts; it writes, the others read.
@@ -141,11 +148,12 @@ struct Control {
   Calendar* calendars = nullptr;  // these two of an emulated machine
   FlagTimes* times = nullptr;
   JournalControl* journal = nullptr;
+  OutgoingControl* outgoing = nullptr;
 
   static size_t bytes(size_t size, size_t num_resources = 0) {
     return sizeof(ControlHeader) + size * (sizeof(RankControl) + kFlagsPerRank * sizeof(Flag)) +
            num_resources * sizeof(Calendar) + num_times(size, num_resources) * sizeof(FlagTimes) +
-           sizeof(JournalControl);
+           sizeof(JournalControl) + sizeof(OutgoingControl);
   }
   static Control at(void* base, size_t size, size_t num_resources = 0) {
     Control c;
@@ -155,6 +163,7 @@ struct Control {
     c.calendars = reinterpret_cast<Calendar*>(c.flags + size * kFlagsPerRank);
     c.times = reinterpret_cast<FlagTimes*>(c.calendars + num_resources);
     c.journal = reinterpret_cast<JournalControl*>(c.times + num_times(size, num_resources));
+    c.outgoing = reinterpret_cast<OutgoingControl*>(c.journal + 1);
     return c;
   }
   static size_t num_times(size_t size, size_t num_resources) {

@@ -55,8 +55,8 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
       network_(config_.hosts.several()
                    ? std::make_unique<Network>(config_.mpi, std::move(config_.hosts), waiter_)
                    : nullptr),
-      journal_(control_, config_.rank, config_.wait, waiter_),
-      pipes_(config_.rank, arenas_, heap_, config_.wait, waiter_, journal_),
+      journal_(control_, config_.rank, config_.wait, waiter_, network_.get()),
+      pipes_(config_.rank, arenas_, heap_, config_.wait, waiter_, journal_, network_.get()),
       reduce_(select_reduce(std::getenv("BLINKRUN_ISA"))) {
   tables_.push_back(std::make_unique<const Programs>());
   current_.store(tables_.back().get());

@@ -163,6 +163,8 @@ std::vector<uint32_t> Group::gone_everywhere() {
 
 void Group::close_network() {
   if (!network_) return;
+  pipes_.close();
+  journal_.stop_relay();
   std::lock_guard<std::mutex> lock(run_mutex_);
   network_->close();
 }

@@ -4,25 +4,21 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "network.hpp"
+#include "relay.hpp"
 
 namespace blinkrun {
 
 namespace {
 
-// Looks before yielding. Yielding costs an answer less than a microsecond; but where a third process
-// has the other rank's core, the ranks share one, and looking longer made an answer take 50 us.
-constexpr uint32_t kLooks = 300;
-constexpr uint64_t kNap = 50'000;             // between two looks at a lock that is held
+constexpr uint32_t kLooks = 300;              // before yielding: see ring.cpp
+constexpr uint64_t kNap = 50'000;             // between two looks at a lock of this process
 constexpr uint64_t kLongNap = 1'000'000'000;  // of a rank that has nothing to offer
 
 void nap() {
   timespec t{0, long(kNap)};
   nanosleep(&t, nullptr);
-}
-
-template <class T> constexpr uint64_t padded(uint64_t bytes) {
-  return (bytes + sizeof(T) - 1) / sizeof(T) * sizeof(T);
 }
 
 // Ring a bell that counts even if nobody sleeps by it now.
@@ -31,55 +27,34 @@ void raise(BellLine& line) {
   if (line.asleep.load(std::memory_order_seq_cst)) futex_wake(line.bell);
 }
 
+std::vector<std::atomic<uint64_t>*> readers(Control control) {
+  std::vector<std::atomic<uint64_t>*> reads;
+  for (uint32_t r = 0; r < control.header->size; ++r) reads.push_back(&control.ranks[r].journal_read);
+  return reads;
+}
+
 }  // namespace
 
-Journal::Journal(Control control, uint32_t rank, WaitConfig wait, Waiter& waiter)
-    : control_(control), shared_(*control.journal), rank_(rank), size_(control.header->size),
-      wait_(wait), waiter_(waiter), parts_(size_) {}
+Journal::Journal(Control control, uint32_t rank, WaitConfig wait, Waiter& waiter, Network* network)
+    : control_(control), rank_(rank), size_(control.header->size), wait_(wait), waiter_(waiter),
+      network_(network), ring_(*control.journal, readers(control), rank, wait, waiter),
+      check_([this] { if (closed_) check_over(); }), parts_(network ? network->hosts().size() : size_) {
+  if (!network) return;
+  OutgoingControl& outgoing = *control.outgoing;
+  outgoing_ = std::make_unique<Ring>(
+      outgoing.journal, std::vector<std::atomic<uint64_t>*>{&outgoing.read}, rank, wait, waiter);
+}
 
-// The ring is this rank's to write while it lives: a microsecond. A holder that died has changed
-// nothing that counts, so the next one takes it over.
-class Journal::Hold {
- public:
-  Hold(Journal& journal, const Caller& caller)
-      : mine_(journal.append_mutex_), held_(journal.shared_.held) {
-    const uint32_t wanted = journal.rank_ + 1;
-    const uint32_t looks = caller.may_spin ? std::min(journal.wait_.spins, kLooks) : 0;
-    uint64_t start = 0, looked = 0;
-    for (uint32_t i = 0;; ++i) {
-      if (journal.closed_) journal.check_over();
-      uint32_t holder = 0;
-      if (held_.compare_exchange_strong(holder, wanted, std::memory_order_acquire)) return;
-      if (i < looks) {
-        cpu_relax();
-        continue;
-      }
-      caller.on_block();
-      const uint64_t now = now_ns();
-      if (!start) start = looked = now;
-      if (now - start < journal.wait_.yield_ns) {
-        sched_yield();
-        continue;
-      }
-      nap();
-      if (now - looked < Waiter::kLook) continue;
-      looked = now;
-      if (journal.waiter_.is_gone(holder - 1) &&
-          held_.compare_exchange_strong(holder, wanted, std::memory_order_acquire))
-        return;
-      journal.check_over();
-      if (now - start > journal.waiter_.timeout_ns())
-        journal.waiter_.fail_late({holder - 1}, "the journal");
-    }
-  }
-  ~Hold() { held_.store(0, std::memory_order_release); }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
+Journal::~Journal() = default;
 
- private:
-  std::lock_guard<std::mutex> mine_;
-  std::atomic<uint32_t>& held_;
-};
+void Journal::start_relay() {
+  if (!network_ || !network_->hosts().leads() || relay_) return;
+  relay_ = std::make_unique<Relay>(*this, *control_.outgoing, *network_, waiter_);
+}
+
+void Journal::stop_relay() {
+  if (relay_) relay_->stop();
+}
 
 template <class Ready>
 bool Journal::until(Ready ready, BellLine& line, const Patience& patience, const Caller& caller) {
@@ -96,10 +71,12 @@ bool Journal::until(Ready ready, BellLine& line, const Patience& patience, const
     const uint64_t now = now_ns(), passed = now - start;
     if (now - looked >= std::min(patience.nap_ns, Waiter::kLook)) {
       looked = now;
+      if (network_) network_->look();
       caller.on_look();
     }
     if (passed >= patience.timeout_ns) return false;
     if (passed < patience.yield_ns) {
+      if (relay_) relay_->help();
       sched_yield();
       continue;
     }
@@ -130,60 +107,49 @@ void Journal::post(const char* data, size_t bytes, bool urgent, const Caller& ca
       caller.on_look();
     }
   }
+  const uint32_t sender = network_ ? network_->hosts().rank() : rank_;
   size_t done = 0;
   do {
-    const size_t piece = std::min(bytes - done, kPiece);
-    Head head{uint32_t(piece), uint16_t(rank_), done == 0, done + piece == bytes};
-    while (!append(head, data + done, caller)) wait_for_room(caller);
+    const size_t piece = std::min(bytes - done, Ring::kPiece);
+    const bool is_last = done + piece == bytes;
+    const uint8_t flags = uint8_t((done == 0 ? PieceHead::kFirst : 0) |
+                                  (is_last ? PieceHead::kLast : 0) |
+                                  (is_last && urgent ? PieceHead::kUrgent : 0));
+    append({uint32_t(piece), uint16_t(sender), flags, 0}, data + done, caller);
     done += piece;
   } while (done < bytes);
-  if (urgent)
-    for (uint32_t r = 0; r < size_; ++r) raise(control_.ranks[r].alarm);
 }
 
-// False if there is no room.
-bool Journal::append(const Head& head, const char* data, const Caller& caller) {
-  const uint64_t need = sizeof(Head) + padded<Head>(head.bytes);
-  uint64_t end;
-  bool crowded;
-  {
-    Hold hold(*this, caller);
-    const uint64_t at = shared_.end.load(std::memory_order_relaxed);
-    end = at + need;
-    if (end - shared_.slowest > kJournalBytes / 2) scan();
-    if (end - shared_.slowest > kJournalBytes) return false;
-    crowded = end - shared_.slowest > kJournalBytes / 2;
-    write(at, &head, sizeof head);
-    write(at + sizeof head, data, head.bytes);
-    shared_.end.exchange(end, std::memory_order_seq_cst);
+void Journal::append(const PieceHead& head, const char* data, const Caller& caller) {
+  if (outgoing_) {
+    while (outgoing_->append(head, data, caller, check_) == Ring::Added::kNoRoom) wait_for_relay(caller);
+    BellLine& relay = control_.outgoing->relay;
+    if (relay.asleep.load(std::memory_order_seq_cst)) ring(relay.bell);
+    return;
   }
+  while (!deliver(head, data, caller, check_)) wait_for_room(caller);
+}
+
+// Append to the ring that this host's ranks read; false if there is no room.
+bool Journal::deliver(const PieceHead& head, const char* data, const Caller& caller,
+                      const Ring::Check& check) {
+  const Ring::Added added = ring_.append(head, data, caller, check);
+  if (added == Ring::Added::kNoRoom) return false;
+  const bool crowded = added == Ring::Added::kCrowded;
   for (uint32_t r = 0; r < size_; ++r) {
     RankControl& peer = control_.ranks[r];
     if (peer.journal.asleep.load(std::memory_order_seq_cst)) ring(peer.journal.bell);
-    if (crowded && lag(r) > kJournalBytes / 2) raise(peer.alarm);
+    if ((head.flags & PieceHead::kUrgent) || (crowded && ring_.lag(r) > kJournalBytes / 2))
+      raise(peer.alarm);
   }
   return true;
-}
-
-// Find how far the slowest reader is; a holder's work.
-void Journal::scan() {
-  uint64_t slowest = shared_.end.load(std::memory_order_relaxed);
-  for (uint32_t r = 0; r < size_; ++r)
-    slowest = std::min(slowest, control_.ranks[r].journal_read.load(std::memory_order_acquire));
-  shared_.slowest = slowest;
-}
-
-uint64_t Journal::lag(uint32_t rank) const {
-  const uint64_t read = control_.ranks[rank].journal_read.load(std::memory_order_seq_cst);
-  const uint64_t end = shared_.end.load(std::memory_order_seq_cst);
-  return read < end ? end - read : 0;  // 0 for one that reads no more
 }
 
 // Ranks that leave no room for a large piece. Those that have died are no longer waited for.
 std::vector<uint32_t> Journal::in_the_way() {
   std::vector<uint32_t> ranks;
   for (uint32_t r = 0; r < size_; ++r) {
-    if (lag(r) <= kJournalBytes / 2) continue;
+    if (ring_.lag(r) <= kJournalBytes / 2) continue;
     if (r != rank_ && waiter_.is_gone(r))
       control_.ranks[r].journal_read.store(kReadsNoMore, std::memory_order_seq_cst);
     else
@@ -195,54 +161,52 @@ std::vector<uint32_t> Journal::in_the_way() {
 void Journal::wait_for_room(const Caller& caller) {
   auto ready = [&] {
     relieve();  // this rank may be the slow one
-    for (uint32_t r = 0; r < size_; ++r)
-      if (lag(r) > kJournalBytes / 2) return false;
-    return true;
+    return ring_.has_room();
   };
-  const uint64_t timeout_ns = waiter_.timeout_ns();
   const uint64_t start = now_ns();
   const Patience patience{0, wait_.yield_ns, Waiter::kLook, Waiter::kLook};
-  while (!until(ready, shared_.room, patience, caller)) {
+  while (!until(ready, ring_.room(), patience, caller)) {
     const std::vector<uint32_t> ranks = in_the_way();
-    if (!ranks.empty() && now_ns() - start > timeout_ns)
+    if (!ranks.empty() && now_ns() - start > waiter_.timeout_ns())
       waiter_.fail_late(ranks, "the journal, which is full,");
   }
 }
 
-void Journal::write(uint64_t at, const void* data, size_t bytes) {
-  const size_t offset = at % kJournalBytes, first = std::min(bytes, size_t(kJournalBytes) - offset);
-  if (first) std::memcpy(shared_.ring + offset, data, first);
-  if (bytes > first)
-    std::memcpy(shared_.ring, static_cast<const char*>(data) + first, bytes - first);
-}
-
-void Journal::copy(uint64_t at, char* to, size_t bytes) const {
-  const size_t offset = at % kJournalBytes, first = std::min(bytes, size_t(kJournalBytes) - offset);
-  if (first) std::memcpy(to, shared_.ring + offset, first);
-  if (bytes > first) std::memcpy(to + first, shared_.ring, bytes - first);
+// The relay says for whom it waits when its time is over; this is for one that says nothing.
+void Journal::wait_for_relay(const Caller& caller) {
+  auto ready = [&] {
+    relieve();
+    return outgoing_->has_room();
+  };
+  const uint64_t start = now_ns();
+  const Patience patience{0, wait_.yield_ns, Waiter::kLook, Waiter::kLook};
+  while (!until(ready, outgoing_->room(), patience, caller)) {
+    if (waiter_.is_gone(0)) waiter_.fail_gone(0, "the journal");
+    if (now_ns() - start > waiter_.timeout_ns() * 5 / 4) waiter_.fail_late({0}, "the journal");
+  }
 }
 
 // Move all that is in the ring for this rank to its inbox. The mutex is held.
 void Journal::pull() {
   uint64_t at = me().journal_read.load(std::memory_order_relaxed);
-  const uint64_t end = shared_.end.load(std::memory_order_seq_cst);
+  const uint64_t end = ring_.end();
   if (closed_ || at >= end) return;
   while (at < end) {
-    Head head;
-    copy(at, reinterpret_cast<char*>(&head), sizeof head);
+    const PieceHead head = ring_.head_at(at);
     std::string& part = parts_[head.rank];
-    if (head.first) part.clear();
+    if (head.flags & PieceHead::kFirst) part.clear();
     const size_t had = part.size();
     part.resize(had + head.bytes);
-    copy(at + sizeof head, part.data() + had, head.bytes);
-    at += sizeof head + padded<Head>(head.bytes);
-    if (!head.last) continue;
+    ring_.copy(at + sizeof head, part.data() + had, head.bytes);
+    at += Ring::room_of(head);
+    if (!(head.flags & PieceHead::kLast)) continue;
     inbox_.push_back({head.rank, std::move(part)});
     part.clear();
   }
   unread_.store(inbox_.size(), std::memory_order_release);
   me().journal_read.store(at, std::memory_order_seq_cst);
-  if (shared_.room.asleep.load(std::memory_order_seq_cst)) ring(shared_.room.bell);
+  BellLine& room = ring_.room();
+  if (room.asleep.load(std::memory_order_seq_cst)) ring(room.bell);
 }
 
 void Journal::take() {
@@ -261,7 +225,7 @@ std::vector<Message> Journal::read() {
 
 bool Journal::any_unread() {
   if (unread_.load(std::memory_order_acquire)) return true;
-  const uint64_t end = shared_.end.load(std::memory_order_seq_cst);
+  const uint64_t end = ring_.end();
   if (me().journal_read.load(std::memory_order_relaxed) >= end) return false;
   take();  // it may be a part only
   return unread_.load(std::memory_order_acquire) != 0;
@@ -282,7 +246,7 @@ bool Journal::sleep(uint64_t timeout_ns, const Caller& caller) {
   auto& bell = me().alarm.bell;
   auto ready = [&] {
     return bell.load(std::memory_order_seq_cst) != alarms_seen_.load(std::memory_order_relaxed) ||
-           lag(rank_) > kJournalBytes / 2;
+           ring_.lag(rank_) > kJournalBytes / 2;
   };
   const bool woken = until(ready, me().alarm, {0, 0, kLongNap, timeout_ns}, caller);
   if (!woken) return false;
@@ -295,16 +259,17 @@ bool Journal::sleep(uint64_t timeout_ns, const Caller& caller) {
 void Journal::kick() { raise(me().alarm); }
 
 void Journal::relieve() {
-  if (lag(rank_) > kJournalBytes / 2) take();
+  if (ring_.lag(rank_) > kJournalBytes / 2) take();
   if (also_) also_();
 }
 
 void Journal::close() {
   closed_ = true;
-  { std::lock_guard<std::mutex> lock(append_mutex_); }
+  ring_.finish();
+  if (outgoing_) outgoing_->finish();
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   me().journal_read.store(kReadsNoMore, std::memory_order_seq_cst);
-  ring(shared_.room.bell);
+  ring(ring_.room().bell);
 }
 
 }  // namespace blinkrun

@@ -96,6 +96,7 @@ void bind_journal(py::class_<Handle>& group) {
       .def("journal_wait", &wait, py::arg("timeout_s"), py::arg("may_spin"))
       .def("journal_sleep", &sleep, py::arg("timeout_s"))
       .def("journal_kick", [](Handle& h) { h.group->journal().kick(); })
+      .def("start_relay", [](Handle& h) { h.group->journal().start_relay(); })
       .def("relieve_also", [](Handle& h, Handle& other) {
         std::weak_ptr<Group> group = other.group;  // of more ranks; it may end first
         h.group->journal().relieve_also([group] {

@@ -103,6 +103,17 @@ bool Messages::finish(Id id, size_t* bytes) {
   return true;
 }
 
+void Messages::drop(Id id) {
+  Slot& slot = slots_[id];
+  if (!slot.through) {
+    if (!slot.is_send) at<OfRequest>(config_.cancel)(request(id));
+    at<OfRequest>(config_.request_free)(request(id));
+    --pending_;
+  }
+  slot = Slot{};
+  free_.push_back(id);
+}
+
 void Messages::abandon(uint64_t grace_ns) {
   if (!pending_) return;
   int over = 0;

@@ -29,6 +29,7 @@ struct MpiConfig {
             finalized = 0;  // may be missing
   uint64_t comm = 0, byte = 0, request_null = 0;
   uint32_t request_bytes = 0, status_bytes = 0;
+  size_t piece_bytes = 0;  // most bytes of a message that this MPI is quick with; 0: any
   int any_source = 0;
 };
 
@@ -51,6 +52,8 @@ class Messages {
   bool progress();  // let MPI work; whether any message got through
   // Whether a message is through; then its number is free for another, and must not be used again.
   bool finish(Id id, size_t* bytes = nullptr);
+  void drop(Id id);  // cancel a message if it has not begun; nobody will ask for it
+  size_t piece_bytes() const { return config_.piece_bytes ? config_.piece_bytes : kLargest; }
   size_t on_their_way() const { return pending_; }
   // Cancel what can be cancelled, give the rest `grace_ns` to get through, and forget it.
   void abandon(uint64_t grace_ns = 0);

@@ -1,9 +1,13 @@
 #include "p2p.hpp"
 
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "mail.hpp"
+#include "network.hpp"
 
 namespace blinkrun {
 
@@ -12,31 +16,25 @@ namespace {
 constexpr size_t kPiece = 64 << 10;   // moved before the other side is told
 constexpr size_t kSmall = 16 << 10;   // bytes below which the caller is not told of blocking
 constexpr uint32_t kQuickLooks = 400;
+// Of those who wait for other hosts, too: a look costs a call of MPI, and brings no answer sooner.
+constexpr uint32_t kFarLooks = 20;
+constexpr uint64_t kFarYield = 100'000;
+
+// Until the next look at MPI: longer, the longer it has been.
+uint64_t nap_ns(uint64_t waited_ns) {
+  return std::clamp<uint64_t>(waited_ns / 16, 20'000, 1'000'000);
+}
 
 }  // namespace
 
-// The transfers with one peer in one direction, and how far they are.
-class Pipes::Lane {
+// A lane to a rank of this host. One thread at a time has a pipe.
+class Pipes::Near : public Lane {
  public:
-  Lane(Pipes& pipes, uint32_t peer, std::atomic<bool>& busy)
-      : pipes_(pipes), peer_(peer), busy_(busy) {}
-  virtual ~Lane() = default;
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  Near(Pipes& pipes, uint32_t peer, std::atomic<bool>& busy)
+      : Lane(peer, pipes.waiter_), pipes_(pipes), busy_(busy) {}
 
-  void add(const Transfer& transfer) { waiting_.push_back(transfer); }
-  uint32_t peer() const { return peer_; }
-  size_t largest() const {
-    size_t bytes = 0;
-    for (const Transfer& t : waiting_) bytes = std::max(bytes, t.bytes);
-    return bytes;
-  }
-  bool done() const { return waiting_.empty(); }
-  virtual bool ready() = 0;  // something can be done; only looks
-  virtual bool step() = 0;   // do it; whether one of the transfers went on
-  virtual std::string what() const = 0;
-  virtual void fail_if_gone() {
-    if (pipes_.waiter_.is_gone(peer_) && !ready()) pipes_.waiter_.fail_gone(peer_, what());
+  void fail_if_gone() override {
+    if (waiter_.is_gone(peer_) && !ready()) waiter_.fail_gone(peer_, what());
   }
 
  protected:
@@ -53,8 +51,6 @@ class Pipes::Lane {
   bool can_hold() const { return held_ || !busy_.load(std::memory_order_seq_cst); }
 
   Pipes& pipes_;
-  const uint32_t peer_;
-  std::deque<Transfer> waiting_;
 
  private:
   std::atomic<bool>& busy_;
@@ -84,10 +80,10 @@ size_t payload(size_t bytes, uint64_t at, uint64_t moved) {
 
 }  // namespace
 
-class Pipes::SendLane final : public Pipes::Lane {
+class Pipes::SendLane final : public Pipes::Near {
  public:
   SendLane(Pipes& pipes, uint32_t peer)
-      : Lane(pipes, peer, pipes.outboxes_[peer].busy), pipe_(pipes.pipe(pipes.rank_, peer)) {}
+      : Near(pipes, peer, pipes.outboxes_[peer].busy), pipe_(pipes.pipe(pipes.rank_, peer)) {}
   ~SendLane() override {
     if (!begun_) let_go();  // in the middle of a message nobody may go on: the group is aborted
   }
@@ -123,11 +119,7 @@ class Pipes::SendLane final : public Pipes::Lane {
     return moved;
   }
 
-  std::string what() const override {
-    return "send of " + std::to_string(waiting_.front().bytes) + " bytes to rank " +
-           std::to_string(pipes_.waiter_.name(peer_)) + ", tag " +
-           std::to_string(waiting_.front().tag);
-  }
+  std::string what() const override { return describe(waiting_.front()); }
 
  private:
   uint64_t read() const { return pipe_.read.load(std::memory_order_seq_cst); }
@@ -140,10 +132,10 @@ class Pipes::SendLane final : public Pipes::Lane {
   uint64_t sent_ = 0;   // of its bytes
 };
 
-class Pipes::RecvLane final : public Pipes::Lane {
+class Pipes::RecvLane final : public Pipes::Near {
  public:
   RecvLane(Pipes& pipes, uint32_t peer, std::optional<Failure>& mismatch)
-      : Lane(pipes, peer, pipes.inboxes_[peer].busy), pipe_(pipes.pipe(peer, pipes.rank_)),
+      : Near(pipes, peer, pipes.inboxes_[peer].busy), pipe_(pipes.pipe(peer, pipes.rank_)),
         inbox_(pipes.inboxes_[peer]), mismatch_(mismatch) {}
   ~RecvLane() override {
     if (!target_) let_go();
@@ -179,10 +171,8 @@ class Pipes::RecvLane final : public Pipes::Lane {
   bool in_message() const { return target_ != nullptr; }
 
   std::string what() const override {
-    if (done()) return "a message from rank " + std::to_string(pipes_.waiter_.name(peer_));
-    return "recv of " + std::to_string(waiting_.front().bytes) + " bytes from rank " +
-           std::to_string(pipes_.waiter_.name(peer_)) + ", tag " +
-           std::to_string(waiting_.front().tag);
+    if (done()) return "a message from rank " + std::to_string(waiter_.name(peer_));
+    return describe(waiting_.front());
   }
 
  private:
@@ -268,14 +258,7 @@ class Pipes::RecvLane final : public Pipes::Lane {
   }
 
   void mismatched(const Transfer& t, size_t bytes) {
-    if (mismatch_) return;
-    const int me = pipes_.waiter_.name(pipes_.rank_), peer = pipes_.waiter_.name(peer_);
-    mismatch_ = Failure{Failure::Kind::kMismatch,
-                        "recv from rank " + std::to_string(peer) + ", tag " + std::to_string(t.tag) +
-                            ": rank " + std::to_string(me) + " wants " + std::to_string(t.bytes) +
-                            " bytes, rank " + std::to_string(peer) + " sent " +
-                            std::to_string(bytes) + "; both must give the same size",
-                        {me, peer}};
+    if (!mismatch_) mismatch_ = other_size(t, bytes, waiter_.name(pipes_.rank_));
   }
 
   Pipe& pipe_;
@@ -290,9 +273,16 @@ class Pipes::RecvLane final : public Pipes::Lane {
 };
 
 Pipes::Pipes(uint32_t rank, std::vector<Mapping>& arenas, Heap& heap, WaitConfig wait, Waiter& waiter,
-             Journal& journal)
+             Journal& journal, Network* network)
     : rank_(rank), size_(uint32_t(arenas.size())), arenas_(arenas), heap_(heap), wait_(wait),
-      waiter_(waiter), journal_(journal), inboxes_(size_), outboxes_(size_) {}
+      waiter_(waiter), journal_(journal), network_(network), inboxes_(size_), outboxes_(size_) {}
+
+Pipes::~Pipes() = default;
+
+void Pipes::close() {
+  std::lock_guard<std::mutex> lock(open_mutex_);
+  if (mail_) mail_->close();
+}
 
 BellLine& Pipes::bell(uint32_t rank) const {
   return *reinterpret_cast<BellLine*>(arenas_[rank].data() + kPipesStart);
@@ -318,15 +308,33 @@ void Pipes::open(uint32_t dst) {
   mine.ring.store(offset, std::memory_order_release);
 }
 
-void Pipes::check(uint32_t peer) const {
+// What a waiter calls a rank, if messages can go there.
+uint32_t Pipes::check(uint32_t peer) const {
   std::string problem;
-  if (peer >= size_) problem = "there is no rank " + std::to_string(peer);
-  else if (peer == rank_) problem = "a rank sends nothing to itself";
-  else if (!arenas_[peer].data())
+  const uint32_t all = network_ ? network_->hosts().size() : size_;
+  const uint32_t place = network_ && peer < all ? network_->place(peer) : peer;
+  if (peer >= all) problem = "there is no rank " + std::to_string(peer);
+  else if (place == rank_) problem = "a rank sends nothing to itself";
+  else if (place & kElsewhere) return place;
+  else if (!arenas_[place].data())
     problem = "no link joins rank " + std::to_string(waiter_.name(rank_)) + " and rank " +
-              std::to_string(waiter_.name(peer));
+              std::to_string(waiter_.name(place));
   else if (sizeof(BellLine) + size_ * sizeof(Pipe) > kPipesBytes) problem = "too many ranks";
   if (!problem.empty()) throw Failure{Failure::Kind::kInvalid, problem, {}};
+  return place;
+}
+
+Mail& Pipes::mail() {
+  std::lock_guard<std::mutex> lock(open_mutex_);
+  if (!mail_) mail_ = std::make_unique<Mail>(*network_, waiter_);
+  return *mail_;
+}
+
+std::unique_ptr<Lane> Pipes::lane(const Transfer& t, uint32_t place, std::optional<Failure>& mismatch) {
+  if (place & kElsewhere) return t.sends ? mail().send_lane(t.peer) : mail().recv_lane(t.peer, mismatch);
+  if (!t.sends) return std::make_unique<RecvLane>(*this, place, mismatch);
+  open(place);
+  return std::make_unique<SendLane>(*this, place);
 }
 
 void Pipes::wake(uint32_t rank) const {
@@ -338,14 +346,12 @@ void Pipes::run(const std::vector<Transfer>& transfers, const Caller& caller) {
   for (const Transfer& t : transfers) check(t.peer);
   if (waiter_.aborted()) waiter_.throw_aborted();
   std::optional<Failure> mismatch;
-  std::vector<std::unique_ptr<Lane>> lanes;
+  Lanes lanes;
   std::map<std::pair<bool, uint32_t>, Lane*> by_peer;
   for (const Transfer& t : transfers) {
     Lane*& lane = by_peer[{t.sends, t.peer}];
     if (!lane) {
-      if (t.sends) open(t.peer);
-      if (t.sends) lanes.push_back(std::make_unique<SendLane>(*this, t.peer));
-      else lanes.push_back(std::make_unique<RecvLane>(*this, t.peer, mismatch));
+      lanes.push_back(this->lane(t, check(t.peer), mismatch));
       lane = lanes.back().get();
     }
     lane->add(t);
@@ -365,16 +371,17 @@ void Pipes::run(const std::vector<Transfer>& transfers, const Caller& caller) {
 }
 
 bool Pipes::arrived(uint32_t src, int64_t tag, const Caller& caller) {
-  check(src);
+  const uint32_t place = check(src);
   if (waiter_.aborted()) waiter_.throw_aborted();
+  if (place & kElsewhere) return arrived_elsewhere(src, tag, caller);
   auto is_there = [&] {
-    std::lock_guard<std::mutex> lock(inboxes_[src].mutex);
-    return inboxes_[src].aside.count(tag) != 0;
+    std::lock_guard<std::mutex> lock(inboxes_[place].mutex);
+    return inboxes_[place].aside.count(tag) != 0;
   };
   if (is_there()) return true;
   std::optional<Failure> mismatch;
-  std::vector<std::unique_ptr<Lane>> lanes;
-  lanes.push_back(std::make_unique<RecvLane>(*this, src, mismatch));
+  Lanes lanes;
+  lanes.push_back(std::make_unique<RecvLane>(*this, place, mismatch));
   auto& lane = static_cast<RecvLane&>(*lanes[0]);
   while (lane.set_aside()) {
     if (lane.in_message()) wait(lanes, now_ns(), caller);
@@ -383,13 +390,35 @@ bool Pipes::arrived(uint32_t src, int64_t tag, const Caller& caller) {
   return is_there();
 }
 
+bool Pipes::arrived_elsewhere(uint32_t src, int64_t tag, const Caller& caller) {
+  if (mail().has(src, tag)) return true;
+  caller.on_block();
+  const uint64_t start = now_ns();
+  for (uint64_t looked = start; mail().fetch(src, tag);) {
+    if (waiter_.aborted()) waiter_.throw_aborted();
+    const uint64_t now = now_ns();
+    const timespec pause{0, long(nap_ns(now - start))};
+    nanosleep(&pause, nullptr);
+    if (now - looked < Waiter::kLook) continue;
+    looked = now;
+    network_->look();
+    caller.on_look();
+    if (now - start > waiter_.timeout_ns())
+      network_->fail_late({src}, "a message with tag " + std::to_string(tag) + ", which has begun,");
+  }
+  return mail().has(src, tag);
+}
+
 // Return when a lane may go on. The caller looks again in any case.
-void Pipes::wait(const std::vector<std::unique_ptr<Lane>>& lanes, uint64_t since_ns,
+void Pipes::wait(const Lanes& lanes, uint64_t since_ns,
                  const Caller& caller) {
   auto ready = [&] {
     return std::any_of(lanes.begin(), lanes.end(), [](auto& lane) { return lane->ready(); });
   };
-  const uint32_t spins = caller.may_spin ? wait_.spins : 0;
+  const bool far = std::any_of(lanes.begin(), lanes.end(),
+                               [](auto& lane) { return lane->peer() & kElsewhere; });
+  const uint32_t spins = caller.may_spin ? std::min(wait_.spins, far ? kFarLooks : UINT32_MAX) : 0;
+  const uint64_t yield_ns = far ? std::min(wait_.yield_ns, kFarYield) : wait_.yield_ns;
   for (uint32_t i = 0; i < spins; ++i) {
     if (ready()) return;
     if (i == kQuickLooks) caller.on_block();
@@ -407,20 +436,21 @@ void Pipes::wait(const std::vector<std::unique_ptr<Lane>>& lanes, uint64_t since
       looked = now;
       look(lanes, since_ns, caller);
     }
-    if (now - start < wait_.yield_ns) {
+    if (now - start < yield_ns) {
       sched_yield();
       continue;
     }
     line.asleep.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t heard = line.bell.load(std::memory_order_seq_cst);
-    if (!ready() && !waiter_.aborted()) futex_wait(line.bell, heard, Waiter::kLook);
+    if (!ready() && !waiter_.aborted()) futex_wait(line.bell, heard, far ? nap_ns(now - start) : Waiter::kLook);
     line.asleep.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
 
-void Pipes::look(const std::vector<std::unique_ptr<Lane>>& lanes, uint64_t since_ns,
+void Pipes::look(const Lanes& lanes, uint64_t since_ns,
                  const Caller& caller) {
   journal_.relieve();  // others may wait for this rank to read
+  if (network_) network_->look();
   caller.on_look();
   for (auto& lane : lanes) lane->fail_if_gone();
   if (now_ns() - since_ns <= waiter_.timeout_ns()) return;

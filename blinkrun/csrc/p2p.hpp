@@ -4,7 +4,8 @@
 // the first message, that one rank writes and one reads. A message is a head (tag, bytes) and its
 // bytes, in pieces as there is room. One thread at a time writes to a pipe, and one reads it: it
 // sets aside what is not for itself, where the others find it. All threads of a rank that have to
-// wait do so at the rank's bell, which is rung when a pipe of the rank has moved.
+// wait do so at the rank's bell, which is rung when a pipe of the rank has moved. Between hosts the
+// lanes are those of mail.hpp.
 #pragma once
 
 #include <atomic>
@@ -20,18 +21,13 @@
 #include "arena.hpp"
 #include "control.hpp"
 #include "journal.hpp"
+#include "lane.hpp"
 #include "waiting.hpp"
 
 namespace blinkrun {
 
-// One message to send to a peer or to receive from it.
-struct Transfer {
-  bool sends;
-  uint32_t peer;
-  int64_t tag;
-  char* data;
-  size_t bytes;
-};
+class Mail;
+class Network;
 
 constexpr size_t kPipeRing = 256 << 10;
 
@@ -47,7 +43,8 @@ static_assert(sizeof(BellLine) == kCacheLine && sizeof(Pipe) == 2 * kCacheLine);
 class Pipes {
  public:
   Pipes(uint32_t rank, std::vector<Mapping>& arenas, Heap& heap, WaitConfig wait, Waiter& waiter,
-        Journal& journal);
+        Journal& journal, Network* network = nullptr);
+  ~Pipes();
 
   // Carry out all transfers together, in whatever order they can go on. Messages of one tag between
   // two ranks stay in order. Throws Failure; a message of another size than wanted is set aside, and
@@ -55,6 +52,7 @@ class Pipes {
   void run(const std::vector<Transfer>& transfers, const Caller& caller);
   // Whether a message with this tag is there, complete. Waits for the rest of one that has begun.
   bool arrived(uint32_t src, int64_t tag, const Caller& caller);
+  void close();  // nothing goes between hosts any more
 
  private:
   struct Head {
@@ -74,7 +72,8 @@ class Pipes {
   struct Outbox {
     std::atomic<bool> busy{false};  // a thread writes to the pipe
   };
-  class Lane;
+  using Lanes = std::vector<std::unique_ptr<Lane>>;
+  class Near;
   class SendLane;
   class RecvLane;
 
@@ -82,10 +81,13 @@ class Pipes {
   Pipe& pipe(uint32_t src, uint32_t dst) const;
   char* ring(uint32_t src, const Pipe& pipe) const;
   void open(uint32_t dst);
-  void check(uint32_t peer) const;
+  uint32_t check(uint32_t peer) const;
+  Mail& mail();
+  std::unique_ptr<Lane> lane(const Transfer& transfer, uint32_t place, std::optional<Failure>& mismatch);
   void wake(uint32_t rank) const;
-  void wait(const std::vector<std::unique_ptr<Lane>>& lanes, uint64_t since_ns, const Caller& caller);
-  void look(const std::vector<std::unique_ptr<Lane>>& lanes, uint64_t since_ns, const Caller& caller);
+  bool arrived_elsewhere(uint32_t src, int64_t tag, const Caller& caller);
+  void wait(const Lanes& lanes, uint64_t since_ns, const Caller& caller);
+  void look(const Lanes& lanes, uint64_t since_ns, const Caller& caller);
 
   uint32_t rank_, size_;
   std::vector<Mapping>& arenas_;
@@ -93,6 +95,8 @@ class Pipes {
   WaitConfig wait_;
   Waiter& waiter_;
   Journal& journal_;
+  Network* network_;
+  std::unique_ptr<Mail> mail_;  // made with the first message to or from another host
   std::mutex open_mutex_;
   std::vector<Inbox> inboxes_;
   std::vector<Outbox> outboxes_;

@@ -1,8 +1,9 @@
-"""The journal of a host's ranks: a ring of bytes in the memory that they share.
+"""The journal: a ring of bytes in the memory that the ranks of a host share.
 
 Implements `engine.journal.Journal`. A waiting rank takes what comes into memory of its own, so
 that a slow reader does not hold up the others; an append is there for all ranks at once or not at
-all, even if its writer dies.
+all, even if its writer dies. In a job on several hosts the first rank of each has a thread that
+brings the posts of all hosts into the rings in one order (csrc/relay.hpp).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from blinkrun.types import Rank
 class NativeJournal:
     """One rank's end of the journal of a group. All methods may be called from any thread.
 
-    Senders are numbered as the group numbers its ranks: by their index.
+    Senders are numbered as the communicator numbers its ranks. Between hosts nothing goes before the
+    first rank of each has made its end.
 
     Parameters
     ----------
@@ -29,6 +31,7 @@ class NativeJournal:
     def __init__(self, group: native.Group, timeout_s: float) -> None:
         self._group = group
         self._timeout_s = timeout_s
+        group.start_relay()
 
     def post(self, message: bytes, *, urgent: bool = False) -> None:
         """Append a message; an urgent one also ends `sleep` on all ranks, this one among them.
@@ -90,7 +93,7 @@ class NativeJournal:
 
     def gone(self) -> tuple[Rank, ...]:
         """Return the other ranks that have left or died."""
-        return tuple(self._group.gone())
+        return tuple(self._group.gone_everywhere())
 
     def _fail(self, failure: Any) -> NoReturn:
         raise native.translate(failure, self._timeout_s) from None
