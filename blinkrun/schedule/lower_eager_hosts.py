@@ -1,8 +1,9 @@
 """One-shot allreduce for small blocks over several hosts: all hosts tell each other their sums.
 
-Every rank puts its INPUT into a slot before ranks meet. The first rank of each host, its leader,
-sums its host's and sends the sum to all other leaders, which is one message each way and no hop on
-the way; then each adds up all hosts' sums in the same order, and the others take the result.
+The first rank of each host is its leader. All others put their INPUT into a slot before ranks meet;
+the leader adds up its own and theirs and sends the sum to all other leaders: one message each way,
+and no hop on the way. Then each leader adds up all hosts' sums, in the same order, and the ranks of
+its host take the result.
 """
 
 from __future__ import annotations
@@ -51,10 +52,7 @@ def lower_eager_hosts(
         raise ProgramError(f"{collective.label} has no one-shot program over several hosts")
     num_hosts = len(set(hosts))
     ranks = tuple(
-        RankProgram(
-            (_channel([Reduce((_slot(rank, _INPUT),), (Operand(rank, Buffer.INPUT),))]),),
-            (_channel(_takes(hosts, rank)),),
-        )
+        RankProgram(_channels(_puts(hosts, rank)), _channels(_takes(hosts, rank)))
         for rank in range(len(hosts))
     )
     return Program(
@@ -70,12 +68,19 @@ def lower_eager_hosts(
     )
 
 
-def _channel(steps: list[Step]) -> Channel:
-    return Channel(_WHOLE, tuple(steps))
+def _channels(steps: list[Step]) -> tuple[Channel, ...]:
+    return (Channel(_WHOLE, tuple(steps)),) if steps else ()
 
 
 def _slot(rank: Rank, index: int) -> Operand:
     return Operand(rank, Buffer.SCRATCH, index)
+
+
+def _puts(hosts: tuple[int, ...], rank: Rank) -> list[Step]:
+    """Return the copy of INPUT to where it is read or sent from, unless the leader adds it up."""
+    if hosts.count(hosts[rank]) > 1 and rank == hosts.index(hosts[rank]):
+        return []
+    return [Reduce((_slot(rank, _INPUT),), (Operand(rank, Buffer.INPUT),))]
 
 
 def _takes(hosts: tuple[int, ...], rank: Rank) -> list[Step]:
@@ -94,7 +99,8 @@ def _takes(hosts: tuple[int, ...], rank: Rank) -> list[Step]:
         send = [Send(mine, leader) for leader, _ in others]
         return [*expect, *send, *arrived, Reduce((output,), tuple(sums), final=True)]
     mine = sums[hosts[rank]]
-    add = Reduce((mine,), tuple(_slot(other, _INPUT) for other in own))
+    terms = [Operand(rank, Buffer.INPUT), *(_slot(other, _INPUT) for other in own[1:])]
+    add = Reduce((mine,), tuple(terms))
     send = [Send(mine, leader) for leader, _ in others]
     finish = Reduce((output, _slot(rank, _RESULT)), tuple(sums), final=True)
     return [*expect, add, *send, *arrived, finish, Signal(0)]

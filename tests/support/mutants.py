@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import (
@@ -21,6 +23,12 @@ from blinkrun.schedule.ir import (
     Step,
     Wait,
 )
+from blinkrun.schedule.promise import location, moves_only
+from blinkrun.schedule.streams import operands_of, written_by
+from blinkrun.schedule.verify import verify
+
+HOLDS = (Wait, Sent, Arrived)
+STARTS = (Send, Recv)
 
 
 def mutants(program: Program) -> Iterator[tuple[str, Program]]:
@@ -123,3 +131,109 @@ def _reduce_mutants(program: Program, step: Reduce) -> Iterator[tuple[str, Reduc
                 redirected = (*operands[:i], other, *operands[i + 1 :])
                 if len(set(redirected)) == len(redirected):
                     yield f"{operand} to {other}", replace(step, **{field: redirected})
+
+
+def is_accepted(program: Program, **how) -> bool:
+    try:
+        verify(program, **how)
+    except ProgramError:
+        return False
+    return True
+
+
+def is_no_fault(program: Program, what: str, mutant: Program) -> bool:
+    """Whether a mutant is as right as the program, by rules that do not ask the verifier."""
+    if "lag=" in what and only_paces(*changed_steps(program, mutant)):
+        return True
+    if " swap " in what:
+        old, new = changed_steps(program, mutant)
+        rank = [a != b for a, b in zip(program.ranks, mutant.ranks, strict=True)].index(True)
+        return any(
+            (b, a) == (new[i], new[i + 1])
+            and (commute(program, a, b) or any(only_tells_pace(program, rank, x) for x in (a, b)))
+            for i, (a, b) in enumerate(pairwise(old))
+            if new[i] != old[i]
+        )
+    if program.eager and moves_only(program.collective):
+        # A rank may take its own block from its slot, where it has put it for the others.
+        old, new = changed_steps(program, mutant)
+        differing = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
+        return len(old) == len(new) and all(
+            step.srcs[0].rank == step.dsts[0].rank for pair in differing for step in pair
+        )
+    # A later flag of another rank may say as much, by way of others.
+    return " other rank of Wait" in what or " other flag of Wait" in what
+
+
+def changed_steps(program: Program, mutant: Program) -> tuple[Sequence[Step], Sequence[Step]]:
+    """The (old, new) steps of the one channel that differs."""
+    for old, new in zip(program.ranks, mutant.ranks, strict=True):
+        for kind in ("prologue", "channels"):
+            for a, b in zip(getattr(old, kind), getattr(new, kind), strict=False):
+                if a != b:
+                    return a.steps, b.steps
+    raise AssertionError("nothing differs")
+
+
+def commute(program: Program, one: Step, other: Step) -> bool:
+    """Whether two steps that follow each other may change places."""
+    kinds = [isinstance(step, HOLDS) for step in (one, other)]
+    if all(kinds):
+        return True
+    starts = [isinstance(step, STARTS) for step in (one, other)]
+    if program.eager and any(kinds) and any(starts):
+        return True  # all others start all their messages before they wait for any
+    if any(starts) and Signal in (type(one), type(other)):
+        return True  # that a message has been started is nothing to anybody on its own host
+    if not any(kinds) and Signal not in (type(one), type(other)):
+        touched = [
+            {location(o, program.collective, in_place=True) for o in operands}
+            for step in (one, other)
+            for operands in (written_by(step), operands_of(step))
+        ]
+        return not (touched[0] & touched[3] or touched[1] & touched[2])
+    # The root's copy to its own OUTPUT, which nobody else reads, may as well come after a wait.
+    copy = one if isinstance(one, Reduce) else other
+    return (
+        isinstance(copy, Reduce)
+        and not isinstance(one, Signal)
+        and not isinstance(other, Signal)
+        and moves_only(program.collective)
+        and {o.buffer for o in (*copy.dsts, *copy.srcs)} == {Buffer.INPUT, Buffer.OUTPUT}
+        and len({o.rank for o in (*copy.dsts, *copy.srcs)}) == 1
+    )
+
+
+def only_paces(old: Sequence[Step], new: Sequence[Step]) -> bool:
+    """Whether what was moved, dropped or loosened guards no slot but only keeps pace."""
+    gone = Counter(old) - Counter(new)
+    moved = {a for a, b in zip(old, new, strict=False) if a != b}
+    loose = set(gone) or moved
+    paces = {step for step in loose if keeps_pace(old, step)}
+    return bool(paces) and (loose == paces or not gone)
+
+
+def keeps_pace(steps: Sequence[Step], step: Step) -> bool:
+    """Whether a step of a channel holds it only so that it is not far ahead."""
+    if not isinstance(step, HOLDS) or not step.lag:
+        return False
+    guarded = {operand for each in steps for operand in written_by(each)}
+    if not isinstance(step, Wait):
+        kind = Send if isinstance(step, Sent) else Recv
+        guarded = {
+            each.operand
+            for each in steps
+            if isinstance(each, kind) and (each.rank, each.stream) == (step.rank, step.stream)
+        }
+    return all(operand.buffer is not Buffer.SCRATCH for operand in guarded)
+
+
+def only_tells_pace(program: Program, rank: int, step: Step) -> bool:
+    """Whether nobody waits for a signal of `rank` but to keep pace."""
+    return isinstance(step, Signal) and all(
+        keeps_pace(channel.steps, wait)
+        for steps in program.ranks
+        for channel in steps.channels
+        for wait in channel.steps
+        if isinstance(wait, Wait) and (wait.rank, wait.flag) == (rank, step.flag)
+    )
