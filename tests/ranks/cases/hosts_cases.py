@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from support.programs import star_plan
 
 import blinkrun
 from blinkrun import nccl, runtime
@@ -215,6 +214,8 @@ def waits_without_burning(seconds):
 
 def refused(plan):
     """What is for one host only, in the words that ranks on several get."""
+    from support.programs import star_plan  # slow, and only here
+
     said = []
 
     def attempt(act):
