@@ -92,6 +92,8 @@ class HostsExecutor(Executor):
                 "index": world.rank,
             },
         )
+        # Whatever fits: one message either way is less than the messages of trees and a meeting.
+        self.group.set_eager_bytes(native.EAGER_AREA)
         self.fast = self.group.fast()
         self.load(Collective.ALLREDUCE, 0)
 
