@@ -25,7 +25,7 @@ from blinkrun.schedule.routes import Routes
 from blinkrun.schedule.verify import verify
 from blinkrun.simulator.symmetry import simulate_symmetric
 from blinkrun.topology.graph import LinkKind, Topology
-from blinkrun.topology.hosts import join_hosts
+from blinkrun.topology.hosts import join_hosts, program_hosts
 from blinkrun.types import Collective
 
 _CHUNKS = (2, 8, 32)  # in how many a tree's part is cut
@@ -103,7 +103,8 @@ def verify_over_hosts(host: Topology, local: LocalTrees) -> None:
         If it is not.
     """
     joined = join_hosts([host] * _VERIFIED_HOSTS, network_gbps=1)
-    program = lower_packing(over_equal_hosts(host, local, _VERIFIED_HOSTS), Collective.ALLREDUCE)
+    packing = over_equal_hosts(host, local, _VERIFIED_HOSTS)
+    program = lower_packing(packing, Collective.ALLREDUCE, hosts=program_hosts(joined))
     verify(program, links=Routes(joined).pairs())
 
 

@@ -15,6 +15,7 @@ from blinkrun.planner.store import cached, command_cache_dir
 from blinkrun.schedule.choice import Choice, Choices
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower_alltoall, lower_packing
+from blinkrun.schedule.lower_hosts import lower_alltoall_hosts
 from blinkrun.schedule.peer import SLICES_IN_FLIGHT, PeerProgram, ring_programs
 from blinkrun.schedule.routes import Routes
 from blinkrun.schedule.verify import verify
@@ -22,7 +23,7 @@ from blinkrun.select.predict import CHANNELS, SELECT_VERSION, best_run
 from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.run import Run
 from blinkrun.topology.graph import Topology
-from blinkrun.topology.hosts import through_one_gpu
+from blinkrun.topology.hosts import program_hosts, through_one_gpu
 from blinkrun.types import Collective
 
 MOST_CHUNKS = 1 << 16
@@ -192,7 +193,11 @@ class Search:
         if key not in self._programs:
             scene = self.scene
             self._programs[key] = lower_packing(
-                packing, scene.collective, root=scene.root, channels_per_tree=channels
+                packing,
+                scene.collective,
+                root=scene.root,
+                channels_per_tree=channels,
+                hosts=program_hosts(scene.topology),
             )
         what = Timed(self._programs[key], self.scene.topology)
         run = self._timed(what, size_bytes, choice.chunk_bytes)
@@ -200,7 +205,12 @@ class Search:
 
     def _direct(self, size_bytes: int) -> Found:
         if (None, 1) not in self._programs:
-            program = lower_alltoall(self.scene.topology.size, Addressing.DIRECT)
+            hosts = program_hosts(self.scene.topology)
+            program = (
+                lower_alltoall_hosts(hosts, Addressing.DIRECT)
+                if hosts
+                else lower_alltoall(self.scene.topology.size, Addressing.DIRECT)
+            )
             self._programs[None, 1] = program
         what = Timed(self._programs[None, 1], self.scene.topology)
         return Found(DIRECT, self._timed(what, size_bytes), 0, 1, 1, what)

@@ -196,7 +196,7 @@ def _largest(found: Found) -> dict[str, Any]:
         "critical": _critical(found),
         "resources": {
             usage.name: {
-                "capacity_gb_per_s": usage.capacity_mb_per_s / _MB_PER_GB,
+                "capacity_gb_per_s": float(usage.capacity_mb_per_s / _MB_PER_GB),
                 "bytes": usage.size_bytes,
                 "busy_seconds": usage.busy_ns / 1e9,
                 "utilisation": float(run.utilisation(usage)),

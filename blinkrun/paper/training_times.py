@@ -20,6 +20,7 @@ from blinkrun.simulator.cost import OURS
 from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.overlap import MIB, TimeTable, monotone
 from blinkrun.topology.graph import Topology
+from blinkrun.topology.hosts import program_hosts
 from blinkrun.types import Collective
 
 SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
@@ -114,7 +115,10 @@ def _tree_times(
 
 def _choice_ns(topology: Topology, choice: Choice, size_bytes: int) -> int:
     program = lower_packing(
-        choice.packing, Collective.ALLREDUCE, channels_per_tree=choice.channels_per_tree
+        choice.packing,
+        Collective.ALLREDUCE,
+        channels_per_tree=choice.channels_per_tree,
+        hosts=program_hosts(topology),
     )
     return simulate(
         program, topology, size_bytes=size_bytes, chunk_bytes=choice.chunk_bytes, cost=OURS

@@ -18,6 +18,7 @@ from blinkrun.simulator.cost import Cost
 from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.run import Run
 from blinkrun.topology.graph import Topology
+from blinkrun.topology.hosts import program_hosts
 from blinkrun.types import Collective, Rank
 
 ITEMSIZE = 4
@@ -72,6 +73,7 @@ class Trials:
                 self.collective,
                 root=self.root,
                 channels_per_tree=setting.channels,
+                hosts=program_hosts(self.topology),
             )
         return self._programs[setting]
 

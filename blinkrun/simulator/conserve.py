@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blinkrun.errors import SimulationError
-from blinkrun.simulator.load import Load, TimedSignal
+from blinkrun.simulator.timed import Load, TimedSignal
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Account:
         By resource.
     flags : sequence of int
         By number.
+    delivered : sequence of int
+        Messages of every stream that were through.
     """
 
     time_ns: int
@@ -29,6 +31,7 @@ class Account:
     arrived: Sequence[int]
     busy_ns: Sequence[int]
     flags: Sequence[int]
+    delivered: Sequence[int] = ()
 
     def crossed(self, loaded: Load) -> list[int]:
         """Return the bytes that crossed each resource."""
@@ -47,11 +50,12 @@ def check_account(loaded: Load, account: Account) -> None:
     SimulationError
         If bytes that started did not arrive, a pipe moved other bytes than the program says, a
         resource carried more than its capacity allows while it was busy, it was busy for longer
-        than the run, or a flag did not end at its number of chunks.
+        than the run, or a flag did not end at its number of chunks, or a stream at its messages.
     """
     _check_pipes(loaded, account)
     _check_resources(loaded, account)
     _check_flags(loaded, account)
+    _check_streams(loaded, account)
 
 
 def _check_pipes(loaded: Load, account: Account) -> None:
@@ -74,9 +78,9 @@ def _check_resources(loaded: Load, account: Account) -> None:
         account.busy_ns,
         strict=True,
     ):
-        if crossed * 1000 > capacity * busy or busy > account.time_ns:
+        if crossed * 1000 * loaded.units > capacity * busy or busy > account.time_ns:
             raise SimulationError(
-                f"{name} of {capacity} MB/s carried {crossed} bytes in {busy} of "
+                f"{name} of {capacity / loaded.units:g} MB/s carried {crossed} bytes in {busy} of "
                 f"{account.time_ns} ns"
             )
 
@@ -89,3 +93,12 @@ def _check_flags(loaded: Load, account: Account) -> None:
                     f"{channel.at(number, channel.num_chunks)}: {loaded.flag_name(step.flag)} ends "
                     f"at {account.flags[step.flag]}"
                 )
+
+
+def _check_streams(loaded: Load, account: Account) -> None:
+    for stream, (sender, _), delivered in zip(
+        loaded.streams, loaded.senders, account.delivered, strict=True
+    ):
+        sent = loaded.channels[sender].num_chunks if sender >= 0 else 0
+        if delivered != sent:
+            raise SimulationError(f"{stream.name}: {delivered} of {sent} messages were through")

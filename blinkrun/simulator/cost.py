@@ -40,6 +40,8 @@ class Cost:
     peer_switch_ns : int
         Before channels that address a peer over PCIe although a fabric joins the two: switching
         peer access from one to the other (Blink, section 4.3). Staged links need none.
+    message_ns : int
+        Of every message between hosts, once both ends have started it and before its bytes move.
     """
 
     name: str
@@ -49,10 +51,11 @@ class Cost:
     efficiency: Fraction = Fraction(1)
     memory_mb_per_s: int = 0
     peer_switch_ns: int = 0
+    message_ns: int = 0
 
     def __post_init__(self) -> None:
-        numbers = (self.launch_ns, self.step_ns, self.memory_mb_per_s, self.peer_switch_ns)
-        if min(numbers) < 0 or any(ns < 0 for _, ns in self.latencies_ns):
+        times = (self.launch_ns, self.step_ns, self.peer_switch_ns, self.message_ns)
+        if min(*times, self.memory_mb_per_s) < 0 or any(ns < 0 for _, ns in self.latencies_ns):
             raise UsageError(f"cost of {self.name}: no time and no rate is negative")
         if not 0 < self.efficiency <= 1:
             raise UsageError(f"cost of {self.name}: efficiency {self.efficiency} is not in (0, 1]")
@@ -88,6 +91,7 @@ class Cost:
             latencies_ns=tuple((kind, self.latency_ns(kind) // scale) for kind in LinkKind),
             memory_mb_per_s=self.memory_mb_per_s * scale,
             peer_switch_ns=self.peer_switch_ns // scale,
+            message_ns=self.message_ns // scale,
         )
 
 

@@ -126,13 +126,14 @@ def _speed(run: Run, topology: Topology) -> Fraction:
         for each in run.transfers
     }
     width = {each.name: each.capacity_mb_per_s for each in run.usage}
-    got = could = 0
+    got = 0
+    could = Fraction(0)
     for part in run.critical:
         if part.what == "transfer":
             got += 1000 * sizes[part.rank, part.channel, part.step, part.chunk, part.link]
             narrowest = min(width[name] for name in topology.links[part.link].resources)
             could += (part.end_ns - part.start_ns) * narrowest
-    return Fraction(got, could)
+    return got / could
 
 
 def _longest_text(run: Run, topology: Topology) -> str:
@@ -159,7 +160,7 @@ def _bound_text(run: Run) -> str:
     """Name the resource that carries the most of what it could."""
 
     def carried(usage: Usage) -> Fraction:
-        return Fraction(usage.size_bytes * 1000, usage.capacity_mb_per_s * run.time_ns)
+        return Fraction(usage.size_bytes * 1000) / (usage.capacity_mb_per_s * run.time_ns)
 
     top = max(run.usage, key=carried)  # of several the first by name
     alike = sum(carried(usage) == carried(top) for usage in run.usage) - 1
@@ -167,7 +168,7 @@ def _bound_text(run: Run) -> str:
     return (
         f"bound by {top.name}{f' and {alike} more' if alike else ''}: busy "
         f"{_percent(run.utilisation(top))}, carries {float(rate):.4g} of "
-        f"{top.capacity_mb_per_s / 1000:.4g} GB/s ({_percent(carried(top))})"
+        f"{float(top.capacity_mb_per_s / 1000):.4g} GB/s ({_percent(carried(top))})"
     )
 
 

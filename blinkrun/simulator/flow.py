@@ -15,13 +15,14 @@ class Pipe:
 
     `served` is what each transfer has got that was there all the time, in `UNIT`s; a transfer is
     through when it reaches its mark, set when it starts. So a change of the rate costs the same
-    however many transfers there are.
+    however many transfers there are. `units` are those of the capacities in an MB/s.
     """
 
-    __slots__ = ("arrived", "asked", "flights", "group", "rate", "resources", "served")
+    __slots__ = ("arrived", "asked", "flights", "group", "rate", "resources", "served", "unit")
 
-    def __init__(self, resources: tuple[int, ...]) -> None:
+    def __init__(self, resources: tuple[int, ...], units: int = 1) -> None:
         self.resources = resources
+        self.unit = UNIT * units
         self.group: Group
         self.flights: list[tuple[int, int, int, int]] = []  # mark, ticket, bytes, tag
         self.served = 0
@@ -31,7 +32,7 @@ class Pipe:
 
     def start(self, size_bytes: int, ticket: int, tag: int) -> bool:
         """Let a transfer start; True if it is the only one. Tickets tell equal ones apart."""
-        heappush(self.flights, (self.served + size_bytes * UNIT, ticket, size_bytes, tag))
+        heappush(self.flights, (self.served + size_bytes * self.unit, ticket, size_bytes, tag))
         self.asked += size_bytes
         return len(self.flights) == 1
 

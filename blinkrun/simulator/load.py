@@ -2,146 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blinkrun.errors import ProgramError, UsageError
 from blinkrun.schedule.chunking import Chunks, chunks_of
-from blinkrun.schedule.ir import Part, Program, Reduce, Signal, Step, Wait
+from blinkrun.schedule.ir import Message, Part, Program, Recv, Reduce, Send, Signal, Step, Wait
 from blinkrun.schedule.routes import Routes
+from blinkrun.schedule.streams import Stream, stream_of
 from blinkrun.schedule.verify_static import Lane, lanes
 from blinkrun.simulator.cost import Cost
+from blinkrun.simulator.timed import (
+    Load,
+    TimedChannel,
+    TimedHold,
+    TimedPost,
+    TimedReduce,
+    TimedSignal,
+    TimedStep,
+    TimedStream,
+    TimedWait,
+)
 from blinkrun.topology.graph import LinkKind, Resource, Topology
+from blinkrun.topology.hosts import FINE_UNIT, units_per_mb_per_s
 from blinkrun.topology.model import MB_PER_S
 from blinkrun.types import Rank
-
-
-@dataclass(frozen=True, slots=True)
-class TimedWait:
-    """Hold the channel at chunk k until flag number `flag` is at least k + 1 - `lag`."""
-
-    flag: int
-    lag: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimedSignal:
-    """Set flag number `flag`."""
-
-    flag: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimedReduce:
-    """Move a chunk over some pipes at once.
-
-    Attributes
-    ----------
-    moves : tuple of (int, int)
-        Pipe and link (index into ``Topology.links``) of every operand that crosses one.
-    memory : int
-        Pipe of the rank's own memory, -1 where that is as fast as needed.
-    locals : int
-        Operands in the rank's own memory.
-    latency_ns : int
-        Largest of its links; 0 without any.
-    slowest : int
-        The link that has it, -1 without any.
-    """
-
-    moves: tuple[tuple[int, int], ...]
-    memory: int
-    locals: int
-    latency_ns: int
-    slowest: int
-
-
-TimedStep = TimedWait | TimedSignal | TimedReduce
-
-
-@dataclass(frozen=True, slots=True)
-class TimedChannel:
-    """A channel with its bytes.
-
-    Attributes
-    ----------
-    rank, number : int
-        As in `verify_static.Lane`.
-    steps : tuple of TimedStep
-    size_bytes, chunk_bytes : int
-        Of the part and of its chunks; the first and the last may be smaller.
-    num_chunks : int
-        0 for an empty part: the channel ends at once.
-    prologue : bool
-    late_ns : int
-        How much later than others it starts: `Cost.peer_switch_ns` where it needs that.
-    skip_bytes : int
-        What the first chunk lacks.
-    """
-
-    rank: Rank
-    number: int
-    steps: tuple[TimedStep, ...]
-    size_bytes: int
-    chunk_bytes: int
-    num_chunks: int
-    prologue: bool = False
-    late_ns: int = 0
-    skip_bytes: int = 0
-
-    def bytes_of(self, chunk: int) -> int:
-        """Return how large that chunk is."""
-        start = chunk * self.chunk_bytes - self.skip_bytes
-        return min(self.size_bytes, start + self.chunk_bytes) - max(0, start)
-
-    def at(self, step: int, chunk: int) -> str:
-        """Return where that step is, for messages."""
-        kind = "prologue channel" if self.prologue else "channel"
-        return f"rank {self.rank}, {kind} {self.number}, step {step}, chunk {chunk}"
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """All that the engine needs.
-
-    Attributes
-    ----------
-    channels : tuple of TimedChannel
-        Prologues first.
-    pipes : tuple of tuple of int
-        Resources that each takes.
-    resources : tuple of str
-        Names: those of the topology, then a memory per rank where it counts.
-    capacities : tuple of int
-        Of the resources, in MB/s.
-    flags_per_rank : int
-        Flag number f is flag ``f % flags_per_rank`` of rank ``f // flags_per_rank``.
-    cost : Cost
-    """
-
-    channels: tuple[TimedChannel, ...]
-    pipes: tuple[tuple[int, ...], ...]
-    resources: tuple[str, ...]
-    capacities: tuple[int, ...]
-    flags_per_rank: int
-    cost: Cost
-
-    def flag_name(self, flag: int) -> str:
-        """Return a flag by its rank, for messages."""
-        rank, number = divmod(flag, max(1, self.flags_per_rank))
-        return f"flag {number} of rank {rank}"
-
-    def bytes_by_pipe(self) -> tuple[int, ...]:
-        """Return what must cross each pipe, from the program alone."""
-        total: Counter[int] = Counter()
-        for channel in self.channels:
-            for step in channel.steps:
-                if isinstance(step, TimedReduce):
-                    total.update({step.memory: step.locals * channel.size_bytes})
-                    for pipe, _ in step.moves:
-                        total[pipe] += channel.size_bytes
-        return tuple(total[pipe] for pipe in range(len(self.pipes)))
 
 
 class Loader:
@@ -150,7 +35,7 @@ class Loader:
     Parameters
     ----------
     topology : Topology
-        In MB/s.
+        In MB/s or kB/s.
     cost : Cost
     num_ranks : int
         With a memory.
@@ -160,10 +45,11 @@ class Loader:
     def __init__(
         self, topology: Topology, cost: Cost, *, num_ranks: int, flags_per_rank: int
     ) -> None:
-        if topology.unit != MB_PER_S:
+        if topology.unit not in (MB_PER_S, FINE_UNIT):
             raise UsageError(
                 f"{topology.name} counts in {topology.unit}; a simulation needs links in {MB_PER_S}"
             )
+        self._units = units_per_mb_per_s(topology)
         self._topology = topology
         self._cost = cost
         self._flags = flags_per_rank
@@ -173,9 +59,15 @@ class Loader:
         self._capacities = [capacity_of(part, cost) for part in topology.resources]
         if cost.memory_mb_per_s:
             self._resources += [f"memory of rank {rank}" for rank in range(num_ranks)]
-            self._capacities += [cost.memory_mb_per_s] * num_ranks
+            self._capacities += [cost.memory_mb_per_s * self._units] * num_ranks
         self._pipes: dict[tuple[int, ...], int] = {}
+        self._streams: dict[Stream, tuple[int, TimedStream]] = {}
         self._joined = fabric_pairs(topology)
+
+    @property
+    def streams(self) -> dict[Stream, TimedStream]:
+        """All streams that were met, in the order of their numbers."""
+        return {stream: timed for stream, (_, timed) in self._streams.items()}
 
     def channel(self, lane: Lane, chunks: Chunks, itemsize: int) -> TimedChannel:
         """Return a channel with its bytes and pipes."""
@@ -203,6 +95,8 @@ class Loader:
             capacities=tuple(self._capacities),
             flags_per_rank=self._flags,
             cost=self._cost,
+            streams=tuple(self.streams.values()),
+            units=self._units,
         )
 
     def _step(self, step: Step, rank: Rank) -> TimedStep:
@@ -211,7 +105,23 @@ class Loader:
                 return TimedWait(peer * self._flags + flag, lag)
             case Signal(flag):
                 return TimedSignal(rank * self._flags + flag)
-        return self._reduce(step, rank)
+            case Reduce():
+                return self._reduce(step, rank)
+        return self._message(step, rank)
+
+    def _message(self, step: Message, rank: Rank) -> TimedStep:
+        number = self._stream(stream_of(rank, step))
+        if isinstance(step, (Send, Recv)):
+            return TimedPost(number, isinstance(step, Send))
+        return TimedHold(number, step.lag)
+
+    def _stream(self, stream: Stream) -> int:
+        if stream not in self._streams:
+            link = self._routes.link(stream.src, stream.dst)
+            latency_ns = self._cost.latency_ns(self._topology.links[link].kind)
+            timed = TimedStream(f"{stream}", self._link_pipe(link), link, latency_ns)
+            self._streams[stream] = len(self._streams), timed
+        return self._streams[stream][0]
 
     def _reduce(self, step: Reduce, rank: Rank) -> TimedReduce:
         links = self._routes.of(step, rank)
@@ -257,7 +167,7 @@ def fabric_pairs(topology: Topology) -> frozenset[frozenset[Rank]]:
 
 
 def capacity_of(resource: Resource, cost: Cost) -> int:
-    """Return what the library gets of a resource, in whole MB/s.
+    """Return what the library gets of a resource, in whole units of its capacity.
 
     Raises
     ------
@@ -267,7 +177,7 @@ def capacity_of(resource: Resource, cost: Cost) -> int:
     got = int(resource.capacity * cost.efficiency)
     if got < 1:
         raise UsageError(
-            f"{resource.name}: {cost.efficiency} of {resource.capacity} {MB_PER_S} is less than 1"
+            f"{resource.name}: {cost.efficiency} of {resource.capacity} is less than 1"
         )
     return got
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from blinkrun.simulator.load import Load
 from blinkrun.simulator.run import Critical, StepTime, Transfer
+from blinkrun.simulator.timed import Load
 from blinkrun.topology.graph import Topology
 
 MEMORY = -1  # instead of a link: the rank's own memory
-NOTHING = -1  # a cause: the entry
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """A reduce step of one chunk.
+    """A reduce step of one chunk, or a message: then `step` is that which sends it.
 
-    `cause` is the step without whose end it could not have begun, `NOTHING` for the entry; `link`
-    carried the last bytes, `slowest` has the largest latency.
+    `cause` is what had to end before it could begin, None for the entry; `link` carried the last
+    bytes, `slowest` has the largest latency.
     """
 
     channel: int
@@ -30,7 +29,10 @@ class StepRecord:
     end_ns: int = 0
     link: int = MEMORY
     slowest: int = MEMORY
-    cause: int = NOTHING
+    cause: StepRecord | None = None
+
+
+NO_STEP = StepRecord(-1, -1, -1, 0)
 
 
 @dataclass(slots=True)
@@ -40,24 +42,22 @@ class Record:
     steps: list[StepRecord] = field(default_factory=list)
     entry_ns: int = 0  # prologues are over
     start_ns: int = 0  # channels start
-    entry_cause: int = NOTHING
-    last: int = NOTHING
-    _now: dict[int, StepRecord] = field(default_factory=dict)
+    entry_cause: StepRecord | None = None
+    last: StepRecord | None = None
     _flying: dict[int, tuple[int, int, StepRecord]] = field(default_factory=dict)
     _done: list[tuple[int, int, int, int, int, StepRecord]] = field(default_factory=list)
 
     def enter(self, entry_ns: int, start_ns: int) -> None:
         """All ranks have met at `entry_ns`; channels start at `start_ns`."""
         self.entry_ns, self.start_ns = entry_ns, start_ns
-        self.entry_cause, self.last = self.last, NOTHING
+        self.entry_cause, self.last = self.last, None
 
-    def begin(self, channel: int, chunk: int, step: int, now_ns: int) -> None:
-        """A channel begins a reduce step."""
-        self._now[channel] = StepRecord(channel, chunk, step, now_ns)
+    def begin(self, channel: int, chunk: int, step: int, now_ns: int) -> StepRecord:
+        """Return the record of a reduce step that a channel begins."""
+        return StepRecord(channel, chunk, step, now_ns)
 
-    def start(self, ticket: int, link: int, size_bytes: int, channel: int, now_ns: int) -> None:
-        """A transfer of the channel's step starts."""
-        step = self._now[channel]
+    def start(self, ticket: int, link: int, size_bytes: int, step: StepRecord, now_ns: int) -> None:
+        """A transfer of a step starts."""
         step.move_ns = now_ns
         self._flying[ticket] = (link, size_bytes, step)
 
@@ -68,22 +68,21 @@ class Record:
             self._done.append((step.move_ns, ticket, now_ns, link, size_bytes, step))
         return link
 
-    def land(self, channel: int, link: int, now_ns: int) -> None:
-        """All bytes of the channel's step are there, the last over `link`."""
-        step = self._now[channel]
+    def land(self, step: StepRecord, link: int, now_ns: int) -> None:
+        """All bytes of a step are there, the last over `link`."""
         step.land_ns, step.link = now_ns, link
         if step.move_ns < step.begin_ns:  # nothing had to move
             step.move_ns = now_ns
 
-    def through(self, channel: int, cause: int, slowest: int, now_ns: int) -> int:
-        """Return the number of the step that a channel has carried out."""
-        step = self._now.pop(channel)
+    def through(
+        self, step: StepRecord, cause: StepRecord | None, slowest: int, now_ns: int
+    ) -> None:
+        """A channel has carried out a step."""
         step.end_ns, step.slowest, step.cause = now_ns, slowest, cause
         self.steps.append(step)
-        return len(self.steps) - 1
 
-    def over(self, cause: int) -> None:
-        """A channel has ended, the last so far."""
+    def over(self, cause: StepRecord | None) -> None:
+        """A channel has ended, or a message is through, the last so far."""
         self.last = cause
 
     def transfers(self, loaded: Load, topology: Topology) -> tuple[Transfer, ...]:
@@ -139,27 +138,31 @@ class Record:
             first_ns,
         )
         launch = Critical("launch", -1, -1, -1, -1, -1, self.entry_ns, self.start_ns)
-        found = [
-            part for step in self._chain(self.entry_cause) for part in _stretches(step, loaded)
-        ]
-        found += [launch, switch]
-        found += [part for step in path for part in _stretches(step, loaded)]
+        found = [*_stretches(self._chain(self.entry_cause), loaded), launch, switch]
+        found += _stretches(path, loaded)
         return tuple(part for part in found if part.start_ns < part.end_ns)
 
-    def _chain(self, last: int) -> list[StepRecord]:
+    def _chain(self, last: StepRecord | None) -> list[StepRecord]:
         """Return the steps that led to `last`, the first first."""
         path = []
-        while last != NOTHING:
-            path.append(self.steps[last])
-            last = self.steps[last].cause
+        while last is not None:
+            path.append(last)
+            last = last.cause
         return path[::-1]
 
 
-def _stretches(step: StepRecord, loaded: Load) -> Iterator[Critical]:
-    """Yield what a step's time is made of."""
-    channel = loaded.channels[step.channel]
-    whose = (channel.rank, channel.number, step.step, step.chunk)
-    moves = "memory" if step.link == MEMORY else "transfer"
-    yield Critical("step", *whose, -1, step.begin_ns, step.move_ns)
-    yield Critical(moves, *whose, step.link, step.move_ns, step.land_ns)
-    yield Critical("latency", *whose, step.slowest, step.land_ns, step.end_ns)
+def _stretches(path: Sequence[StepRecord], loaded: Load) -> Iterator[Critical]:
+    """Yield what the time of steps is made of.
+
+    A message follows the one before it as soon as that has landed, not when it is through.
+    """
+    for number, step in enumerate(path):
+        stop_ns = path[number + 1].begin_ns if number + 1 < len(path) else step.end_ns
+        channel = loaded.channels[step.channel]
+        whose = (channel.rank, channel.number, step.step, step.chunk)
+        moves = "memory" if step.link == MEMORY else "transfer"
+        yield Critical("step", *whose, -1, step.begin_ns, step.move_ns)
+        yield Critical(moves, *whose, step.link, step.move_ns, step.land_ns)
+        if step.land_ns < stop_ns:
+            end_ns = min(step.end_ns, stop_ns)
+            yield Critical("latency", *whose, step.slowest, step.land_ns, end_ns)

@@ -45,7 +45,7 @@ class Usage:
     Attributes
     ----------
     name : str
-    capacity_mb_per_s : int
+    capacity_mb_per_s : int or Fraction
         What the library's kernels get of it: the topology's capacity times `Cost.efficiency`,
         rounded down.
     size_bytes : int
@@ -55,7 +55,7 @@ class Usage:
     """
 
     name: str
-    capacity_mb_per_s: int
+    capacity_mb_per_s: int | Fraction
     size_bytes: int
     busy_ns: int
 

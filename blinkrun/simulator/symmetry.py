@@ -3,16 +3,16 @@
 `plan_equal_hosts` plans a tree for every local tree k and every root host g, alike for all g. So a
 rotation of the hosts takes the schedule to itself: host 0 does in tree (k, g) what host h does in
 tree (k, g + h), at the same time. It is enough to run host 0's channels, of all trees. Where they
-wait for a flag of host h in tree (k, g), the flag of host 0 in tree (k, g - h) rises at the same
-time; where a transfer takes what host h sends, its image takes what host 0 sends: so every
-transfer over the network takes both directions of host 0's.
+exchange messages with host h in tree (k, g), host 0 does h's part in tree (k, g - h) at the same
+time; where a message takes what host h receives, its image takes what host 0 receives: so every
+message takes both directions of host 0's.
 
 What is not quite alike is left out: parts are cut at cache lines, and first chunks differ by part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
@@ -24,11 +24,21 @@ from blinkrun.planner.plan import PlannedPacking, PlannedTree
 from blinkrun.schedule.chunking import ALIGN_BYTES, Chunks, chunks_of
 from blinkrun.schedule.ir import Part, Program
 from blinkrun.schedule.lower import lower_packing
+from blinkrun.schedule.streams import Stream
 from blinkrun.schedule.verify_static import lanes
 from blinkrun.simulator.cost import OURS, Cost
 from blinkrun.simulator.engine import Engine, usage_of
-from blinkrun.simulator.load import Load, Loader, TimedChannel, TimedReduce, check_call
+from blinkrun.simulator.load import Loader, check_call
 from blinkrun.simulator.run import Run
+from blinkrun.simulator.timed import (
+    Load,
+    TimedChannel,
+    TimedHold,
+    TimedPost,
+    TimedReduce,
+    TimedStep,
+    TimedStream,
+)
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Collective, Rank
 
@@ -160,11 +170,12 @@ def _with_network(hosts: _Hosts, network_mb_per_s: int) -> Topology:
 
 def _load(hosts: _Hosts, topology: Topology, cost: Cost, call: tuple[int, int, int]) -> Load:
     """Return host 0's channels in all trees; `call` is bytes in all, of an element, of a chunk."""
+    images = _Images(hosts)
     programs = [(_on_top(hosts, each.tree), _below(hosts, each.tree)) for each in hosts.local.trees]
     flags = max(program.flags for both in programs for program in both)
     loader = Loader(topology, cost, num_ranks=hosts.host.size, flags_per_rank=flags)
     timed: list[TimedChannel] = []
-    for at, (each, both) in enumerate(zip(hosts.local.trees, programs, strict=True)):
+    for at, both in enumerate(programs):
         for part in range(hosts.channels):
             chunks = _chunks(hosts, at, part, call, is_cut=both[0].pipelined)
             roles = [
@@ -176,35 +187,68 @@ def _load(hosts: _Hosts, topology: Topology, cost: Cost, call: tuple[int, int, i
                 for program in both
             ]
             first = (at * hosts.channels + part) * hosts.num_hosts
-            timed += _images(hosts, roles, flags, first, each.tree.root)
-    return replace(loader.done(timed), flags_per_rank=hosts.num_trees * flags)
+            timed += images.of(roles, flags, first, loader.streams)
+    return replace(
+        loader.done(timed),
+        flags_per_rank=hosts.num_trees * flags,
+        streams=images.streams(loader.streams),
+    )
 
 
-def _images(
-    hosts: _Hosts, roles: Sequence[Sequence[TimedChannel]], flags: int, first: int, root: Rank
-) -> Iterator[TimedChannel]:
-    """Yield host 0's channels in the trees of all root hosts, with flags of their own.
+class _Images:
+    """Makes host 0's channels in the trees of all root hosts, with flags and streams of their own.
 
-    `first` is the number of the tree whose root is on host 0, `root` the local root; in `roles` are
-    the channels of that tree and of any other.
+    A stream is told by the trees that it belongs to, by whether it goes to the root of all, and by
+    the tree in which host 0 is at its lower end.
     """
-    n = hosts.host.size
-    for top in range(hosts.num_hosts):
 
-        def name(flag: int, top: int = top) -> int:
-            rank, number = divmod(flag, flags)
-            tree = top
-            if rank >= n:  # what the root on another host does here, host 0's does in another tree
-                tree = hosts.num_hosts - (rank - n + 1) if top == 0 else 0
-                rank = root
-            return (rank * hosts.num_trees + first + tree) * flags + number
+    def __init__(self, hosts: _Hosts) -> None:
+        self._hosts = hosts
+        self._streams: dict[tuple[int, bool, int, int], int] = {}
 
-        for channel in roles[min(top, 1)]:
-            steps = tuple(
-                step if isinstance(step, TimedReduce) else replace(step, flag=name(step.flag))
-                for step in channel.steps
-            )
-            yield replace(channel, steps=steps)
+    def of(
+        self,
+        roles: Sequence[Sequence[TimedChannel]],
+        flags: int,
+        first: int,
+        streams: Mapping[Stream, TimedStream],
+    ) -> Iterator[TimedChannel]:
+        """Yield the channels; the tree whose root is on host 0 has number `first`.
+
+        In `roles` are the channels of that tree and of any other.
+        """
+        named = list(streams)
+        for top in range(self._hosts.num_hosts):
+
+            def renamed(step: TimedStep, top: int = top) -> TimedStep:
+                if isinstance(step, TimedReduce):
+                    return step
+                if isinstance(step, (TimedPost, TimedHold)):
+                    return replace(step, stream=self._stream(named[step.stream], first, top))
+                rank, number = divmod(step.flag, flags)
+                return replace(
+                    step, flag=(rank * self._hosts.num_trees + first + top) * flags + number
+                )
+
+            for channel in roles[min(top, 1)]:
+                yield replace(channel, steps=tuple(map(renamed, channel.steps)))
+
+    def streams(self, streams: Mapping[Stream, TimedStream]) -> tuple[TimedStream, ...]:
+        """Return all streams; between whichever hosts they run, they cross the same."""
+        any_stream = next(iter(streams.values()))
+        return tuple(
+            replace(any_stream, name=f"stream {'to' if is_up else 'from'} the root of tree {tree}")
+            for _, is_up, tree, _ in self._streams
+        )
+
+    def _stream(self, stream: Stream, first: int, top: int) -> int:
+        n = self._hosts.host.size
+        is_received = stream.dst < n
+        is_up = is_received is (top == 0)
+        other = (stream.src if is_received else stream.dst) - n + 1
+        tree = self._hosts.num_hosts - other if top == 0 else top
+        key = (first, is_up, tree, stream.number)
+        return self._streams.setdefault(key, len(self._streams))
 
 
 def _chunks(
@@ -230,11 +274,13 @@ def _on_top(hosts: _Hosts, tree: Tree) -> Program:
 
     Where hosts have several ranks each of those has a child, since they do more than a leaf does.
     """
-    n, others = hosts.host.size, hosts.num_hosts - 1
-    parents = [*tree.parents(n), *[tree.root] * others]
+    n, others = hosts.host.size, range(1, hosts.num_hosts)
+    parents = [*tree.parents(n), *[tree.root] * len(others)]
+    host_of = [*[0] * n, *others]
     if n > 1:
-        parents += range(n, n + others)
-    return _program(hosts, tree, tree.root, parents)
+        parents += range(n, n + len(others))
+        host_of += others
+    return _program(hosts, tree, tree.root, parents, host_of)
 
 
 def _below(hosts: _Hosts, tree: Tree) -> Program:
@@ -242,10 +288,12 @@ def _below(hosts: _Hosts, tree: Tree) -> Program:
     n = hosts.host.size
     parents = [*tree.parents(n), -1]
     parents[tree.root] = n
-    return _program(hosts, tree, n, parents)
+    return _program(hosts, tree, n, parents, [*[0] * n, 1])
 
 
-def _program(hosts: _Hosts, tree: Tree, root: Rank, parents: Sequence[Rank]) -> Program:
+def _program(
+    hosts: _Hosts, tree: Tree, root: Rank, parents: Sequence[Rank], host_of: Sequence[int]
+) -> Program:
     """Lower one tree; what host 0's own tree does not name goes over the network."""
     up = [LinkKind.NETWORK.value] * len(parents)
     down = list(up)
@@ -256,4 +304,4 @@ def _program(hosts: _Hosts, tree: Tree, root: Rank, parents: Sequence[Rank]) -> 
     up[root] = down[root] = ""
     planned = PlannedTree(root, tuple(parents), 0, 1, tuple(up), tuple(down))
     packing = PlannedPacking(1, (planned,), Fraction(1), Fraction(1), hosts.host.unit)
-    return lower_packing(packing, Collective.ALLREDUCE)
+    return lower_packing(packing, Collective.ALLREDUCE, hosts=tuple(host_of))

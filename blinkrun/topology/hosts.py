@@ -30,6 +30,7 @@ __all__ = [
     "host_of",
     "join_hosts",
     "network_names",
+    "program_hosts",
     "ranks_by_host",
     "through_one_gpu",
     "units_per_mb_per_s",
@@ -130,6 +131,21 @@ def host_of(topology: Topology) -> tuple[int, ...]:
     (0, 0, 0, 0, 0, 0, 0, 0)
     """
     return tuple(device // DEVICES_PER_HOST for device in topology.devices[: topology.size])
+
+
+def program_hosts(topology: Topology) -> tuple[int, ...]:
+    """Return the host of every rank as programs number them; empty where all are on one.
+
+    >>> from blinkrun.topology.catalog import machine
+    >>> from blinkrun.topology.graph import induce
+    >>> pair = induce(machine("dgx-1v", "all"), [0, 1])
+    >>> joined = join_hosts([pair, pair, pair], network_gbps=100)
+    >>> program_hosts(induce(joined, [2001, 0, 2000])), program_hosts(pair)
+    ((0, 1, 0), ())
+    """
+    hosts = host_of(topology)
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return tuple(numbers[host] for host in hosts) if len(numbers) > 1 else ()
 
 
 def ranks_by_host(topology: Topology) -> tuple[tuple[Rank, ...], ...]:

@@ -16,7 +16,7 @@ from blinkrun.simulator.engine import simulate
 from blinkrun.simulator.symmetry import simulate_symmetric
 from blinkrun.topology.catalog import machine
 from blinkrun.topology.graph import induce
-from blinkrun.topology.hosts import MB_PER_S_PER_GBPS, join_hosts
+from blinkrun.topology.hosts import MB_PER_S_PER_GBPS, join_hosts, program_hosts
 from blinkrun.types import Collective
 
 
@@ -24,7 +24,9 @@ def both(host, num_hosts, network_gbps, channels=1, **how):
     """The run of one host for all, and that of all."""
     joined = join_hosts([host] * num_hosts, network_gbps=network_gbps)
     packing = plan_hosts([host] * num_hosts, joined, Flow.BOTH)
-    program = lower_packing(packing, Collective.ALLREDUCE, channels_per_tree=channels)
+    program = lower_packing(
+        packing, Collective.ALLREDUCE, channels_per_tree=channels, hosts=program_hosts(joined)
+    )
     whole = simulate(program, joined, **how)
     network = network_gbps * MB_PER_S_PER_GBPS
     local, rate = plan_equal_hosts(host, num_hosts=num_hosts, network_mb_per_s=network)
