@@ -85,6 +85,10 @@ def lower_hosts(  # noqa: PLR0913 - all that a program depends on
         return lower_barrier_hosts(hosts)
     if collective is Collective.ALLTOALL:
         return lower_alltoall_hosts(hosts, addressing, slot_depth=slot_depth)
+    if packing.size != len(hosts):
+        raise ProgramError(
+            f"{collective.label} over {len(hosts)} ranks, got a packing of {packing.size} ranks"
+        )
     return lower_packing(
         packing,
         collective,

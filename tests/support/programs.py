@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.ir import Addressing, Program
 from blinkrun.schedule.lower import lower
+from blinkrun.schedule.lower_hosts import lower_eager_hosts, lower_hosts
 from blinkrun.schedule.verify import verify
 from blinkrun.types import Collective
 
@@ -114,3 +115,58 @@ def programs(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Program:
         addressing=draw(st.sampled_from(Addressing)),
         eager=draw(st.booleans()),
     )
+
+
+def numbered(names: list[int]) -> tuple[int, ...]:
+    """Hosts as programs number them: from 0, in the order of their first ranks."""
+    order = list(dict.fromkeys(names))
+    return tuple(order.index(name) for name in names)
+
+
+SPLITS = [
+    numbered(names)
+    for names in (
+        [0, 1],
+        [0, 1, 2],
+        [0, 0, 1, 1],
+        [0, 1, 1, 1],
+        [0, 1, 0, 1],
+        [0, 0, 1, 2, 1],
+        [0, 0, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1],
+    )
+]
+
+
+@st.composite
+def hosted_packings(
+    draw: st.DrawFn, collective: Collective, size: int, root: int
+) -> PlannedPacking:
+    """Trees that cross hosts wherever it happens, often back and forth."""
+    if collective in (Collective.ALLGATHER, Collective.REDUCESCATTER):
+        return joint([draw(packings(size, each)) for each in range(size)])
+    return draw(packings(size, root if collective.is_rooted else None))
+
+
+@st.composite
+def hosted_programs(
+    draw: st.DrawFn, collectives: list[Collective], splits: list[tuple[int, ...]] = SPLITS
+) -> Program:
+    """Any program over several hosts that lowering makes of random trees."""
+    hosts = draw(st.sampled_from(splits))
+    collective = draw(st.sampled_from(collectives))
+    if collective is Collective.ALLREDUCE and draw(st.integers(0, 4)) == 0:
+        program = lower_eager_hosts(hosts)
+    else:
+        root = draw(st.integers(0, len(hosts) - 1))
+        program = lower_hosts(
+            draw(hosted_packings(collective, len(hosts), root)),
+            collective,
+            hosts,
+            root=root,
+            addressing=draw(st.sampled_from(Addressing)),
+            channels_per_tree=draw(st.integers(1, 2)),
+            slot_depth=draw(st.integers(1, 4)),
+        )
+    verify(program)
+    return program

@@ -1,22 +1,27 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from support.programs import lowered, programs, star_plan
+from support.programs import hosted_programs, lowered, packing, programs, star, star_plan
 
 from blinkrun.errors import ProgramError
-from blinkrun.schedule.encode import ROUTED_VERSION, VERSION, encode
+from blinkrun.schedule.encode import HOSTS_VERSION, ROUTED_VERSION, VERSION, encode
 from blinkrun.schedule.ir import (
     Addressing,
+    Arrived,
     Buffer,
     Channel,
     Operand,
     Part,
     Program,
     RankProgram,
+    Recv,
     Reduce,
+    Send,
+    Sent,
     Signal,
     Wait,
 )
+from blinkrun.schedule.lower_hosts import lower_hosts
 from blinkrun.schedule.routes import Routes
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Collective
@@ -28,6 +33,8 @@ class Words:
     def __init__(self, words):
         self.words = [int(word) for word in words]
         self.routed = self.words[0] == ROUTED_VERSION
+        self.local = None  # ranks of this host, over several hosts
+        self.rank = None  # whose words they are
         self.links = []  # of all operands, as they came
 
     def take(self, count):
@@ -37,6 +44,7 @@ class Words:
 
     def operand(self):
         rank, buffer, index = self.take(3)
+        rank = rank if self.local is None else self.local[rank]
         if self.routed:
             self.links += self.take(1)
         return Operand(rank, Buffer(buffer), index)
@@ -44,9 +52,16 @@ class Words:
     def step(self):
         (kind,) = self.take(1)
         if kind == 0:
-            return Wait(*self.take(3))
+            rank, flag, lag = self.take(3)
+            return Wait(rank if self.local is None else self.local[rank], flag, lag)
         if kind == 1:
             return Signal(*self.take(1))
+        if kind in (3, 4):
+            rank, stream, buffer, index = self.take(4)
+            operand = Operand(self.rank, Buffer(buffer), index)
+            return (Send if kind == 3 else Recv)(operand, rank, stream)
+        if kind in (5, 6):
+            return (Sent if kind == 5 else Arrived)(*self.take(3))
         assert kind == 2
         final, dsts, srcs = self.take(3)
         operands = [self.operand() for _ in range(dsts + srcs)]
@@ -87,6 +102,52 @@ def test_a_rank_reads_back_what_was_written(program):
             program.pipelined,
             program.flags,
         ]
+
+
+@settings(max_examples=15)
+@given(hosted_programs([c for c in Collective if c is not Collective.BARRIER]))
+def test_over_hosts_a_rank_reads_its_own_host_by_index_and_others_by_rank(program):
+    for rank in range(program.size):
+        reader = Words(encode(program, rank))
+        reader.rank, reader.local = rank, program.host_ranks(rank)
+        header = reader.take(14)
+        assert (header[0], header[5], header[-1]) == (
+            HOSTS_VERSION,
+            len(reader.local),
+            program.size,
+        )
+        prologue = tuple(reader.channel() for _ in range(header[-3]))
+        channels = tuple(reader.channel() for _ in range(header[-2]))
+        assert not reader.words
+        steps = program.ranks[rank]
+        assert prologue == steps.prologue
+        assert [without_kinds(c) for c in channels] == [without_kinds(c) for c in steps.channels]
+
+
+def without_kinds(channel):
+    """A channel as it is encoded: which links carry operands is left out."""
+    steps = [
+        Reduce(step.dsts, step.srcs, step.final) if isinstance(step, Reduce) else step
+        for step in channel.steps
+    ]
+    return channel.part, steps
+
+
+def test_words_of_a_small_program_over_two_hosts():
+    program = lower_hosts(packing([star(2, 0)]), Collective.REDUCE, (0, 1))
+    assert encode(program, 1).tolist() == [
+        *(3, 2, 0, 0, 1, 1, 1, 4, 0, 1, 1, 0, 1, 2),  # one rank here, two in all
+        *(0, 1, 3),  # the channel: shares [0, 1), three steps
+        *(5, 0, 0, 4),  # hold until the message to rank 0 on stream 0 four chunks ago is through
+        *(2, 0, 1, 1, 0, 2, 0, 0, 0, 0),  # slot 0 <- INPUT, both of this rank, 0 on its host
+        *(3, 0, 0, 2, 0),  # send to rank 0 on stream 0 from slot 0
+    ]
+
+
+def test_an_emulated_machine_is_one_host():
+    program = lower_hosts(packing([star(2, 0)]), Collective.REDUCE, (0, 1))
+    with pytest.raises(ProgramError, match="an emulated machine is one host"):
+        encode(program, 0, Routes(switch(2)))
 
 
 def switch(size):
