@@ -38,7 +38,7 @@ class Mapping {
 };
 
 // Layout of a rank's arena: [eager area, twice][scratch][pipes, see p2p.hpp][heap].
-constexpr size_t kEagerBytes = 64 << 10;
+constexpr size_t kEagerBytes = 256 << 10;
 constexpr size_t kScratchBytes = 32 << 20;
 constexpr size_t kPipesBytes = 1 << 20;
 constexpr size_t kPipesStart = 2 * kEagerBytes + kScratchBytes;

@@ -20,14 +20,14 @@ Entry::Entry(Messages& messages, const Hosts& hosts) : messages_(messages), host
     peers_.emplace_back();
     peers_.back().host = host;
     peers_.back().leader = hosts_.leader(host);
-    peers_.back().in.resize(kLargest);
+    peers_.back().in.reset(new char[kLargest]);
   }
   for (Peer& peer : peers_) expect(peer);
 }
 
 // A receive is always there before the message: MPI need not keep it elsewhere.
 void Entry::expect(Peer& peer) {
-  peer.receive = messages_.recv(peer.in.data(), peer.in.size(), peer.leader, kEntryTag);
+  peer.receive = messages_.recv(peer.in.get(), kLargest, peer.leader, kEntryTag);
 }
 
 void Entry::begin(uint64_t call, const CallDesc& desc) {
@@ -79,7 +79,7 @@ bool Entry::same(const Peer& peer, Kind kind) const {
 const char* Entry::take(uint32_t host) {
   Peer& from = peer(host);
   if (!same(from, Kind::kEager)) throw Disagreement{};
-  return from.in.data() + sizeof(Head);
+  return from.in.get() + sizeof(Head);
 }
 
 void Entry::done(uint32_t host) {
@@ -135,7 +135,7 @@ std::string Entry::settle(const std::string& here, const Wait& wait) {
   }
   wait([this] { return all_come() && all_sent(); }, missing);
   for (Peer& peer : peers_) {
-    said[peer.host].first = std::string(peer.in.data(), peer.bytes);
+    said[peer.host].first = std::string(peer.in.get(), peer.bytes);
     done(peer.host);
   }
   std::string text;

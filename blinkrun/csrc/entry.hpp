@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,7 @@ class Entry {
  private:
   struct Peer {
     uint32_t host, leader;
-    std::vector<char> in;
+    std::unique_ptr<char[]> in;  // memory that only large messages touch
     Head out;
     Messages::Id receive, send;
     size_t bytes;
@@ -63,7 +64,7 @@ class Entry {
   };
   Peer& peer(uint32_t host) { return peers_[host < hosts_.host() ? host : host - 1]; }
   const Head& head(const Peer& peer) const {
-    return *reinterpret_cast<const Head*>(peer.in.data());
+    return *reinterpret_cast<const Head*>(peer.in.get());
   }
   bool same(const Peer& peer, Kind kind) const;
   void expect(Peer& peer);

@@ -35,6 +35,13 @@ uint64_t blocks(Collective c, uint32_t size) {
   return many ? size : 1;
 }
 
+// What comes over a network takes longer than a look, and on the way it needs a core.
+GroupConfig patient(GroupConfig config) {
+  constexpr uint32_t kFewSpins = 20;
+  if (config.hosts.several()) config.wait.spins = std::min(config.wait.spins, kFewSpins);
+  return config;
+}
+
 bool rooted(Collective c) { return c == Collective::kBroadcast || c == Collective::kReduce; }
 
 bool takes_input(Collective c, int32_t root, uint32_t rank) {
@@ -48,7 +55,7 @@ bool takes_output(Collective c, int32_t root, uint32_t rank) {
 }  // namespace
 
 Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
-    : config_(std::move(config)), control_memory_(std::move(control)), arenas_(std::move(arenas)),
+    : config_(patient(std::move(config))), control_memory_(std::move(control)), arenas_(std::move(arenas)),
       control_(Control::at(control_memory_.data(), config_.size, config_.pace.rates.size())),
       heap_(arenas_[config_.rank].bytes()),
       waiter_(control_, config_.rank, config_.names, config_.timeout_s),

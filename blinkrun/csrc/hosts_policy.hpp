@@ -57,7 +57,7 @@ class StreamPolicy : public CallPolicy {
   }
 
  private:
-  struct Piece {  // of a chunk that is too large for one message
+  struct Piece {  // of a chunk, each a message
     Messages::Id id;
     bool is_last;
   };
@@ -73,8 +73,9 @@ class StreamPolicy : public CallPolicy {
     const uint64_t lo = state.range.start(state.chunk), hi = state.range.stop(state.chunk);
     char* at = address(program_.operands[step.first], lo, state.chunk);
     const int tag = kStreamTag + int(stream.number);
+    const size_t most = messages_.piece_bytes();
     for (size_t left = (hi - lo) * item_; left;) {
-      const size_t bytes = std::min(left, Messages::kLargest);
+      const size_t bytes = std::min(left, most);
       const Messages::Id id = stream.sends ? messages_.send(at, bytes, stream.rank, tag)
                                            : messages_.recv(at, bytes, stream.rank, tag);
       at += bytes;

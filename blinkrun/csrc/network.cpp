@@ -31,7 +31,7 @@ uint64_t Network::nap_ns() {
 }
 
 WaitConfig Network::wait_config(WaitConfig host, bool may_spin) {
-  return WaitConfig{may_spin ? std::min(host.spins, kLooks) : 0, std::min(host.yield_ns, kYield)};
+  return WaitConfig{may_spin ? host.spins : 0, std::min(host.yield_ns, kYield)};
 }
 
 void Network::abandon() { messages_.abandon(kGrace); }

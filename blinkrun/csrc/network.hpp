@@ -52,7 +52,6 @@ class Network {
  private:
   static constexpr uint64_t kFirstNap = 20'000, kLongestNap = 1'000'000;
   static constexpr uint64_t kYield = 100'000;      // of looking before the first nap
-  static constexpr uint32_t kLooks = 100;          // a look into MPI takes a microsecond or two
   static constexpr uint64_t kGrace = 200'000'000;  // for messages that cannot be cancelled
 
   MpiConfig mpi_;
