@@ -18,6 +18,7 @@ from blinkrun.errors import UsageError
 
 PICTURES = (".svg", ".png", ".pdf")
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _LARGEST_LIST = 4096
 
 
@@ -143,6 +144,25 @@ def parse_count(flag: str, text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) >= least):
         raise UsageError(f"{flag} {text}: need a whole number of at least {least}")
     return int(text)
+
+
+def parse_gbps(flag: str, text: str) -> Fraction:
+    """Return a rate in Gbit/s, exactly as it is written.
+
+    Raises
+    ------
+    UsageError
+        If it is no number, or not between 0.001 and 999999.
+
+    Examples
+    --------
+    >>> parse_gbps("--network-gbps", "0.01")
+    Fraction(1, 100)
+    """
+    gbps = Fraction(text) if _DECIMAL.fullmatch(text) else Fraction(0)
+    if not Fraction(1, 1000) <= gbps < 10**6:
+        raise UsageError(f"{flag} {text}: need Gbit/s, a number of at least 0.001 such as 100")
+    return gbps
 
 
 def parse_picture(text: str | None) -> Path | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
-from blinkrun.cli.parsing import Parser, one_of, parse_count, parse_gpus, parse_picture
+from blinkrun.cli.parsing import Parser, one_of, parse_count, parse_gbps, parse_gpus, parse_picture
 from blinkrun.cli.source import Source, add_source_options, source_of
 from blinkrun.errors import UsageError
 from blinkrun.units import parse_size
 
-BETWEEN_HOSTS = ("allreduce", "broadcast", "reduce")
 COLLECTIVES = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter", "alltoall")
 ROOTED = ("broadcast", "reduce")
 LINKS = ("nvlink", "pcie", "all")
@@ -67,7 +67,7 @@ class SimulateOptions:
         None: the fastest for each size.
     hosts : int
         Alike, joined by a network.
-    network_gbps : int or None
+    network_gbps : Fraction or None
         Of each host's NIC, in 10^9 bits/s; None for one host.
     json : bool
     plot, trace : Path or None
@@ -85,7 +85,7 @@ class SimulateOptions:
     chunk_bytes: int | None = None
     channels: int | None = None
     hosts: int = 1
-    network_gbps: int | None = None
+    network_gbps: Fraction | None = None
     json: bool = False
     plot: Path | None = None
     trace: Path | None = None
@@ -204,10 +204,10 @@ def _chunk_bytes(text: str) -> int:
     return size
 
 
-def _network_gbps(args: argparse.Namespace) -> int | None:
+def _network_gbps(args: argparse.Namespace) -> Fraction | None:
     if args.network_gbps is None:
         return None
-    return parse_count("--network-gbps", args.network_gbps)
+    return parse_gbps("--network-gbps", args.network_gbps)
 
 
 def _trace(text: str | None) -> Path | None:
@@ -231,11 +231,6 @@ def _check_hosts(options: SimulateOptions, gpus: str | None) -> None:
         raise UsageError(f"--hosts {options.hosts} needs --network-gbps, such as 100")
     if options.hosts == 1 and options.network_gbps is not None:
         raise UsageError("--network-gbps joins hosts; say with --hosts how many there are")
-    if options.hosts > 1 and options.collective not in BETWEEN_HOSTS:
-        raise UsageError(
-            f"--hosts: {options.collective} between hosts is not simulated; "
-            f"{', '.join(BETWEEN_HOSTS)} are"
-        )
     if options.hosts > 1 and options.trees not in ("auto", "packed"):
         raise UsageError(
             f"--trees {options.trees} does not go with --hosts: trees over hosts are packed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from blinkrun.cli.figures import format_gpus
 from blinkrun.cli.simulate_options import SimulateOptions
@@ -29,14 +30,15 @@ class Scene:
     ----------
     collective : Collective
     topology : Topology
-        The ranks, host by host, with the links of the plan; in MB/s. Of many hosts: the first.
+        The ranks, host by host, with the links of the plan; in MB/s or kB/s. Of many hosts: the
+        first.
     rings : Topology
         The same ranks with what a ring library may use: PCIe too, where NVLink closes no ring.
     root : Rank
         0 where there is none.
     hosts : tuple of Topology
         What every host has of `topology`; one for a single host.
-    network_mb_per_s : int
+    network_mb_per_s : Fraction
         What each host sends, and receives at the same time; 0 for a single host.
     lane_mb_per_s : int
         What a lane of the fabric is worth; 0 without one.
@@ -48,7 +50,7 @@ class Scene:
     rings: Topology
     root: Rank
     hosts: tuple[Topology, ...]
-    network_mb_per_s: int
+    network_mb_per_s: Fraction
     lane_mb_per_s: int
     cost: Cost
     ring_cost: Cost
@@ -91,7 +93,7 @@ def scene_of(subject: Subject, options: SimulateOptions) -> Scene:
         rings=_joined(tuple(induce(more, group) for group in groups), options),
         root=root if collective.is_rooted else 0,
         hosts=hosts,
-        network_mb_per_s=(options.network_gbps or 0) * MB_PER_S_PER_GBPS,
+        network_mb_per_s=(options.network_gbps or Fraction(0)) * MB_PER_S_PER_GBPS,
         lane_mb_per_s=subject.lane_mb_per_s,
         cost=cost,
         ring_cost=ring_cost,
@@ -175,7 +177,7 @@ def _host(
 def _joined(hosts: Sequence[Topology], options: SimulateOptions) -> Topology:
     if len(hosts) == 1 or _is_many([host.devices for host in hosts]):
         return hosts[0]
-    return join_hosts(hosts, network_gbps=options.network_gbps or 0)
+    return join_hosts(hosts, network_gbps=options.network_gbps or Fraction(0))
 
 
 def _costs(subject: Subject) -> tuple[Cost, Cost]:

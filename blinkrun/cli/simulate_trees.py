@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,6 +21,7 @@ from blinkrun.planner.plan import PlannedPacking
 from blinkrun.planner.solve import DEFAULT_LOSS, pack
 from blinkrun.planner.store import cached, command_cache_dir
 from blinkrun.select.candidates import Candidate, candidates_for
+from blinkrun.topology.hosts import units_per_mb_per_s
 from blinkrun.types import Collective
 
 OVER_HOSTS = "over hosts"
@@ -101,33 +102,39 @@ class Trees:
         return plan_hosts(scene.hosts, scene.topology, scene.flow, root)
 
     def _bound_over_hosts(self) -> Bound:
-        network, packing = bound_over_hosts(self.scene), self._over_hosts
-        if packing.bound >= network.mb_per_s:
+        network = bound_over_hosts(self.scene)
+        bound = self._over_hosts.bound / units_per_mb_per_s(self.scene.topology)
+        if bound >= network.mb_per_s:
             return network
         why = "the links inside a host, with all other hosts drawn together to one rank"
-        return Bound(packing.bound, why)
+        return Bound(bound, why)
 
 
 def bound_over_hosts(scene: Scene) -> Bound:
     """Return what the network between the hosts allows."""
     count = len(scene.hosts)
-    each = scene.network_mb_per_s / _MB_PER_GB
+    each = float(scene.network_mb_per_s / _MB_PER_GB)
     why = f"{count} hosts whose networks carry {each:g} GB/s each way"
-    return Bound(network_rate(scene.flow, count, scene.network_mb_per_s), why)
+    sizes = [host.size for host in scene.hosts]
+    return Bound(network_rate(scene.flow, sizes, scene.network_mb_per_s), why)
 
 
-def network_rate(flow: Flow, num_hosts: int, network_mb_per_s: int) -> Fraction:
-    """Return what the network alone allows, in MB/s.
+def network_rate(flow: Flow, sizes: Sequence[int], network_mb_per_s: Fraction) -> Fraction:
+    """Return what the network alone allows, in MB/s, between hosts of so many ranks.
 
     Every byte of an allreduce enters all hosts but one twice, on the way to the root or from it;
-    of a broadcast or reduce it passes the root's network once.
+    of a broadcast or reduce it passes the root's network once. The blocks of all other ranks enter,
+    or leave, the smallest host in allgather and reducescatter.
 
-    >>> network_rate(Flow.BOTH, 3, 4000), network_rate(Flow.DOWN, 3, 4000)
-    (Fraction(3000, 1), Fraction(4000, 1))
+    >>> rate = Fraction(4000)
+    >>> [int(network_rate(flow, (2, 2, 2), rate)) for flow in (Flow.BOTH, Flow.DOWN, Flow.ALL_UP)]
+    [3000, 4000, 6000]
     """
+    if flow.is_joint:
+        return network_mb_per_s * Fraction(sum(sizes), sum(sizes) - min(sizes))
     if flow is not Flow.BOTH:
-        return Fraction(network_mb_per_s)
-    return Fraction(network_mb_per_s * num_hosts, 2 * (num_hosts - 1))
+        return network_mb_per_s
+    return network_mb_per_s * Fraction(len(sizes), 2 * (len(sizes) - 1))
 
 
 def _named(scene: Scene, wanted: str, best: Packing) -> Iterator[tuple[str, Packing]]:
@@ -172,4 +179,5 @@ def _direct_bound(scene: Scene) -> Bound:
             takers[name] = takers.get(name, 0) + 1
     fullest = min(takers, key=lambda name: (Fraction(capacity[name], takers[name]), name))
     rate = Fraction(capacity[fullest] * topology.size, takers[fullest])
+    rate /= units_per_mb_per_s(topology)
     return Bound(rate, f"{takers[fullest]} of the pairs share {fullest}")

@@ -132,13 +132,20 @@ def _head(subject: Subject, scene: Scene, options: SimulateOptions) -> dict[str,
         "collective": scene.collective.label,
         "links": options.links or links_of(link.kind for link in scene.hosts[0].links),
         "hosts": [list(host.devices) for host in scene.hosts],
-        "network_gbps": options.network_gbps,
+        "network_gbps": _gbps(options.network_gbps),
         "root": root,
         "trees": options.trees,
         "against": options.against,
         "cost": _cost(scene.cost),
         "ring_cost": _cost(scene.ring_cost),
     }
+
+
+def _gbps(gbps: Fraction | None) -> float | int | None:
+    """Return a rate as JSON has it, whole where it is."""
+    if gbps is None or gbps.denominator > 1:
+        return None if gbps is None else float(gbps)
+    return int(gbps)
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def plan_hosts(  # noqa: PLR0913 - what to plan, and how well
 
 
 def plan_equal_hosts(
-    host: Topology, *, num_hosts: int, network_mb_per_s: int
+    host: Topology, *, num_hosts: int, network_mb_per_s: Fraction | int
 ) -> tuple[LocalTrees, Fraction]:
     """Return allreduce over many equal hosts without ever looking at all their ranks.
 
@@ -154,7 +154,7 @@ def plan_equal_hosts(
         One of the hosts, in MB/s.
     num_hosts : int
         At least 2.
-    network_mb_per_s : int
+    network_mb_per_s : Fraction or int
         What a host sends, and what it receives.
 
     Returns
@@ -177,9 +177,9 @@ def plan_equal_hosts(
     >>> float(rate)  # 64 / 127 of the network
     6299.212598425197
     """
-    if num_hosts < 2 or network_mb_per_s < 1:
+    if num_hosts < 2 or network_mb_per_s <= 0:
         raise PlanError(f"{num_hosts} hosts at {network_mb_per_s} MB/s: nothing to plan between")
-    wanted = Fraction(network_mb_per_s * num_hosts, 2 * (num_hosts - 1))
+    wanted = network_mb_per_s * Fraction(num_hosts, 2 * (num_hosts - 1))
     local = local_trees(host, Flow.BOTH, wanted=wanted)
     return local, wanted if local.rate is None else min(wanted, local.rate)
 

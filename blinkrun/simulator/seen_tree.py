@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from blinkrun.schedule.ir import Program, Reduce, Signal, Wait
+from blinkrun.schedule.ir import Program, Reduce, Send, Signal, Step, Wait
+from blinkrun.schedule.streams import Stream, stream_of
 from blinkrun.types import Collective, Rank
 
 Place = tuple[Rank, int]  # rank and the number of a channel of it
+_Tie = tuple[Rank, int] | Stream
 Weight = Mapping[frozenset[Rank], int]  # of pairs of ranks
 
 
@@ -44,12 +46,11 @@ def tree_of(program: Program, place: Place, weight: Weight) -> SeenTree:
     finals: set[Rank] = set()
     for rank, number in channels:
         for step in program.ranks[rank].channels[number].steps:
-            if isinstance(step, Reduce):
-                if step.final:
-                    finals.add(rank)
-                for src, dst, _ in step.moves(rank):
-                    up, down = (dst, src) if _is_upwards(program.collective) else (src, dst)
-                    below[up].add(down)
+            if isinstance(step, Reduce) and step.final:
+                finals.add(rank)
+            for src, dst in _moves(step, rank):
+                up, down = (dst, src) if _is_upwards(program.collective) else (src, dst)
+                below[up].add(down)
     paths = _paths(_root(program, finals, below, place[0]), below)
 
     def importance(path: tuple[Rank, ...]) -> tuple[int, int]:
@@ -59,30 +60,45 @@ def tree_of(program: Program, place: Place, weight: Weight) -> SeenTree:
 
 
 def _tied(program: Program, place: Place) -> frozenset[Place]:
-    """Return the channels that wait for one another, directly or not."""
-    users: dict[tuple[Rank, int], list[Place]] = defaultdict(list)
-    flags: dict[Place, list[tuple[Rank, int]]] = defaultdict(list)
+    """Return the channels that wait for one another, or exchange messages, directly or not."""
+    users: dict[_Tie, list[Place]] = defaultdict(list)
+    ties: dict[Place, list[_Tie]] = defaultdict(list)
     for rank, own in enumerate(program.ranks):
         for number, channel in enumerate(own.channels):
             for step in channel.steps:
-                match step:
-                    case Wait(peer, flag):
-                        key = (peer, flag)
-                    case Signal(flag):
-                        key = (rank, flag)
-                    case _:
-                        continue
-                users[key].append((rank, number))
-                flags[rank, number].append(key)
+                key = _tie(step, rank)
+                if key is not None:
+                    users[key].append((rank, number))
+                    ties[rank, number].append(key)
     found = {place}
     queue = deque([place])
     while queue:
-        for key in flags[queue.popleft()]:
+        for key in ties[queue.popleft()]:
             for other in users[key]:
                 if other not in found:
                     found.add(other)
                     queue.append(other)
     return frozenset(found)
+
+
+def _tie(step: Step, rank: Rank) -> _Tie | None:
+    """Return the flag or the stream that a step of `rank` uses."""
+    match step:
+        case Wait(peer, flag):
+            return peer, flag
+        case Signal(flag):
+            return rank, flag
+        case Reduce():
+            return None
+    return stream_of(rank, step)
+
+
+def _moves(step: Step, rank: Rank) -> Iterator[tuple[Rank, Rank]]:
+    """Yield from whom to whom a step of `rank` moves data."""
+    if isinstance(step, Reduce):
+        yield from ((src, dst) for src, dst, _ in step.moves(rank))
+    elif isinstance(step, Send):
+        yield rank, step.rank
 
 
 def _root(program: Program, finals: set[Rank], below: Mapping[Rank, set[Rank]], rank: Rank) -> Rank:

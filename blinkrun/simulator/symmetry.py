@@ -39,6 +39,7 @@ from blinkrun.simulator.timed import (
     TimedStep,
     TimedStream,
 )
+from blinkrun.topology.between import FINE_UNIT, Network, scale_of
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Collective, Rank
 
@@ -51,7 +52,7 @@ def simulate_symmetric(  # noqa: PLR0913 - all that a run depends on
     local: LocalTrees,
     *,
     num_hosts: int,
-    network_mb_per_s: int,
+    network_mb_per_s: Fraction | int,
     size_bytes: int,
     itemsize: int = 4,
     chunk_bytes: int = 0,
@@ -71,7 +72,7 @@ def simulate_symmetric(  # noqa: PLR0913 - all that a run depends on
         As `plan_equal_hosts` plans them.
     num_hosts : int
         At least 2.
-    network_mb_per_s : int
+    network_mb_per_s : Fraction or int
         What a host sends, and what it receives.
     size_bytes, itemsize, chunk_bytes, cost
         As for `simulate`.
@@ -100,14 +101,17 @@ def simulate_symmetric(  # noqa: PLR0913 - all that a run depends on
     >>> 0.9 < run.algbw_gb_per_s * 1000 / rate < 1
     True
     """
-    if num_hosts < 2 or network_mb_per_s < 1 or channels_per_tree < 1:
+    if num_hosts < 2 or network_mb_per_s <= 0 or channels_per_tree < 1:
         raise UsageError(
             f"{num_hosts} hosts at {network_mb_per_s} MB/s, {channels_per_tree} channels per tree"
         )
     check_call(size_bytes, itemsize, chunk_bytes)
     hosts = _Hosts(host, local, num_hosts, channels_per_tree)
     loaded = _load(
-        hosts, _with_network(hosts, network_mb_per_s), cost, (size_bytes, itemsize, chunk_bytes)
+        hosts,
+        _with_network(hosts, Network(network_mb_per_s)),
+        cost,
+        (size_bytes, itemsize, chunk_bytes),
     )
     engine = Engine(loaded)
     engine.run()
@@ -145,7 +149,7 @@ class _Hosts:
         return len(self.local.trees) * self.channels * self.num_hosts
 
 
-def _with_network(hosts: _Hosts, network_mb_per_s: int) -> Topology:
+def _with_network(hosts: _Hosts, network: Network) -> Topology:
     """Return host 0 and its ways to the other hosts' roots."""
     n = hosts.host.size
     own = [
@@ -158,13 +162,16 @@ def _with_network(hosts: _Hosts, network_mb_per_s: int) -> Topology:
         for other in range(n, n + hosts.num_hosts - 1)
         for ends in ((root, other), (other, root))
     ]
-    inside = [replace(each, name=f"{_HOST} {each.name}") for each in hosts.host.resources]
+    scale = scale_of([network])
+    inside = [
+        Resource(f"{_HOST} {each.name}", each.capacity * scale) for each in hosts.host.resources
+    ]
     return Topology(
         name=f"{hosts.num_hosts} x {hosts.host.name}",
         devices=tuple(range(n + hosts.num_hosts - 1)),
         links=(*own, *between),
-        resources=(*inside, *(Resource(way, network_mb_per_s) for way in _WAYS)),
-        unit=hosts.host.unit,
+        resources=(*inside, *(Resource(way, network.capacity(scale)) for way in _WAYS)),
+        unit=hosts.host.unit if scale == 1 else FINE_UNIT,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -9,6 +10,7 @@ from blinkrun.errors import TopologyError
 from blinkrun.types import Rank
 
 MB_PER_S_PER_GBPS = 125
+FINE_UNIT = "kB/s"  # where a network does not carry whole MB/s: 10 Mbit/s are 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ class Network:
         """MB/s of each of `resources`."""
         return Fraction(self.mb_per_s) / (self.nics if self.is_told_apart else 1)
 
+    def capacity(self, scale: int) -> int:
+        """Return the capacity of each of `resources` in units of 1 / `scale` MB/s."""
+        return max(1, round(self.resource_mb_per_s * scale))
+
     def resources(self, way: str) -> list[str]:
         """Return what a topology calls its NICs, ``out`` or ``in``, without the host's name.
 
@@ -85,3 +91,8 @@ class Network:
     def resource_of(self, rank: Rank, way: str) -> str:
         """Return which of `resources` the messages of a host's own `rank` take."""
         return self.resources(way)[self.nic_of[rank] if self.is_told_apart else 0]
+
+
+def scale_of(networks: Iterable[Network]) -> int:
+    """Return how many units an MB/s must have for the networks' rates: 1, or 1000 for kB/s."""
+    return 1 if all(network.resource_mb_per_s.denominator == 1 for network in networks) else 1000

@@ -18,7 +18,7 @@ from itertools import permutations
 
 from blinkrun.errors import TopologyError
 from blinkrun.topology.bandwidth import DEFAULT
-from blinkrun.topology.between import MB_PER_S_PER_GBPS, Network
+from blinkrun.topology.between import FINE_UNIT, MB_PER_S_PER_GBPS, Network, scale_of
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Rank
 
@@ -40,7 +40,6 @@ DEVICES_PER_HOST = 1000
 """Device names of a joined topology: host times this, plus the device's name on its host."""
 
 _UNIT = "MB/s"
-FINE_UNIT = "kB/s"  # where a network does not carry whole MB/s: 10 Mbit/s are 1.25
 
 
 def join_hosts(
@@ -94,8 +93,7 @@ def join_hosts(
     for number, host in enumerate(hosts):
         _check(number, host)
     _check_networks(hosts, networks)
-    whole = all(network.resource_mb_per_s.denominator == 1 for network in networks)
-    scale = 1 if whole or len(hosts) == 1 else 1000
+    scale = scale_of(networks) if len(hosts) > 1 else 1
     links = [link for number, host in enumerate(hosts) for link in _own(hosts, number, host)]
     resources = [
         Resource(f"host {number} {resource.name}", resource.capacity * scale)
@@ -105,7 +103,7 @@ def join_hosts(
     if len(hosts) > 1:
         links += _network_links(hosts, networks)
         resources += [
-            Resource(f"host {number} {name}", max(1, round(network.resource_mb_per_s * scale)))
+            Resource(f"host {number} {name}", network.capacity(scale))
             for number, network in enumerate(networks)
             for way in ("out", "in")
             for name in network.resources(way)
