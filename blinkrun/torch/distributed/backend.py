@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from blinkrun import env
 from blinkrun.assembly import assemble
+from blinkrun.comm import beside
 from blinkrun.torch.distributed.group import NAME, BlinkProcessGroup
 from blinkrun.torch.distributed.store import StoreControl
 
@@ -21,6 +22,7 @@ ARENA_BYTES = 1 << 30  # of address space: a job may have many groups, and tenso
 
 _groups: weakref.WeakSet[BlinkProcessGroup] = weakref.WeakSet()
 _hooked_pid = 0
+_has_failed = False
 
 
 def register() -> None:
@@ -48,12 +50,17 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
     CollectiveTimeoutError
         If a rank does not come within the timeout.
     LaunchError
-        If the ranks are on several hosts, or cannot share memory.
+        If the ranks are on several hosts and no MPI has started them, or those of one host cannot
+        share memory.
     """
     del extra
     timeout_s = _deadline_s(options.timeout.total_seconds())
     control = StoreControl(
-        options.store, options.group_rank, options.group_size, timeout_s=timeout_s
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout_s=timeout_s,
+        of_all_ranks=not dist.is_initialized(),
     )
     names = list(options.global_ranks_in_group) or None
     communicator = assemble(
@@ -63,6 +70,13 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
         sharing=dist.get_world_size() if dist.is_initialized() else 0,
         arena_bytes=ARENA_BYTES,
     )
+    executor = communicator.executor
+
+    def let_go() -> None:
+        executor.let_go()
+        control.finalize()
+
+    communicator.at_close(let_go)
     group = BlinkProcessGroup(options.store, communicator, names)
     _groups.add(group)
     _hook()
@@ -88,8 +102,10 @@ def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
     """Return a hook that fails all groups of an uncaught exception's process on all ranks."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _has_failed  # noqa: PLW0603 - a fact about the process
         before(kind, error, trace)
         if os.getpid() == _hooked_pid:
+            _has_failed = True
             for group in groups():
                 rank = group.global_rank
                 group.end(f"rank {rank} failed: {kind.__name__}: {error}")
@@ -99,6 +115,10 @@ def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
 
 def _at_exit() -> None:
     """Leave all groups, so that ranks which still wait for this one learn it at once."""
-    if os.getpid() == _hooked_pid:
-        for group in groups():
-            group.end(None)
+    if os.getpid() != _hooked_pid:
+        return
+    left = groups()
+    for group in left:
+        group.end(None)
+    if not _has_failed:
+        beside.end(before=[group.communicator.executor.let_go for group in left])

@@ -1,4 +1,7 @@
-"""The control plane over the key-value store that torch hands to every process group. No MPI."""
+"""The control plane over the key-value store that torch hands to every process group.
+
+No MPI, unless the ranks are on several hosts.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import pickle
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed import PrefixStore, Store
 
+from blinkrun.comm import beside
 from blinkrun.comm.base import check_subset
 from blinkrun.errors import CollectiveTimeoutError
 from blinkrun.types import Rank
+
+if TYPE_CHECKING:
+    from blinkrun.comm.base import Wire
+    from blinkrun.comm.mpi import MpiControl
 
 LOOK_S = 1.0  # how often a rank that waits looks whether its deadline is over
 
@@ -31,15 +39,21 @@ class StoreControl:
         Of this process in the group.
     timeout_s : float
         Longest wait for another rank, in seconds.
+    of_all_ranks : bool
+        Whether these are all ranks of the job.
     """
 
-    def __init__(self, store: Store, rank: Rank, size: int, *, timeout_s: float) -> None:
+    def __init__(
+        self, store: Store, rank: Rank, size: int, *, timeout_s: float, of_all_ranks: bool = False
+    ) -> None:
         self.rank = rank
         self.size = size
         self._timeout_s = timeout_s
         number = store.add(f"blinkrun/made/{rank}", 1)
         self._store = PrefixStore(f"blinkrun/{number}", store)
         self._calls = 0
+        self._of_all_ranks = of_all_ranks
+        self._mpi: MpiControl | None = None
 
     def allgather(self, item: Any) -> list[Any]:
         """Return the `item` of every rank; items are pickled."""
@@ -62,8 +76,18 @@ class StoreControl:
         store = PrefixStore(name, self._store)
         return StoreControl(store, chosen.index(self.rank), len(chosen), timeout_s=timeout_s)
 
+    def wire(self) -> Wire | None:
+        """Return a communicator of the MPI that has started the ranks; None if none has."""
+        if self._mpi is None:
+            self._mpi = beside.join(
+                self, of_all_ranks=self._of_all_ranks, timeout_s=self._timeout_s
+            )
+        return None if self._mpi is None else self._mpi.wire()
+
     def finalize(self) -> None:
-        """Do nothing: the store belongs to torch."""
+        """Give MPI's communicators back; the store belongs to torch."""
+        if self._mpi is not None:
+            self._mpi.finalize()
 
     def abort(self, code: int) -> None:
         """Do nothing: a store ends nobody; the ranks see it in shared memory, or by deadline."""

@@ -1,0 +1,82 @@
+"""MPI beside another control plane: it joins hosts for ranks that met by something else.
+
+Ranks that torch's store brings together need no MPI as long as they share a host. Over several
+hosts they use that which started them, from the first group of all ranks on until the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blinkrun import env
+from blinkrun.comm.base import ControlPlane
+from blinkrun.comm.world import is_mpi_rank
+
+if TYPE_CHECKING:
+    from blinkrun.comm.mpi import MpiControl
+
+_TORCHRUN = "TORCHELASTIC_RUN_ID"  # its workers inherit what an MPI told torchrun itself
+_END_LOOK_S = 0.01  # between looks whether all ranks have come to their end
+
+
+@dataclass(slots=True)
+class _State:
+    everyone: MpiControl | None = None  # all that MPI started
+
+
+_state = _State()
+
+
+def join(control: ControlPlane, *, of_all_ranks: bool, timeout_s: float) -> MpiControl | None:
+    """Return MPI's control plane of the ranks of `control`; None if MPI has not started them all.
+
+    Collective over `control`. The caller finalises it, and calls `end` when the process ends.
+
+    Parameters
+    ----------
+    of_all_ranks : bool
+        Whether these are all ranks of the job. MPI starts only then: it waits for all.
+    timeout_s : float
+        Longest wait for a rank, in seconds.
+    """
+    is_ready = _state.everyone is not None or (of_all_ranks and _is_started_by_mpi())
+    if not all(control.allgather(is_ready)):
+        return None
+    from blinkrun.comm import mpi  # noqa: PLC0415 - initialises MPI
+
+    world = mpi.MPI.COMM_WORLD
+    ranks = control.allgather(world.Get_rank())
+    if len(set(ranks)) < control.size:  # each is alone: nothing has joined them
+        return None
+    if _state.everyone is None:
+        _state.everyone = mpi.MpiControl()
+    return _state.everyone.sub(ranks, timeout_s=timeout_s)
+
+
+def end(before: Sequence[Callable[[], None]] = ()) -> None:
+    """End MPI when all ranks have come here, if `join` has used it.
+
+    Not for a rank that has failed: it waits for the others without a deadline, as MPI itself does,
+    but asleep. What is called `before` MPI ends may use it.
+    """
+    everyone, _state.everyone = _state.everyone, None
+    if everyone is None:
+        return
+    from blinkrun.comm import mpi  # noqa: PLC0415
+
+    if mpi.MPI.Is_finalized():
+        return
+    met = mpi.MPI.COMM_WORLD.Ibarrier()
+    while not met.Test():
+        time.sleep(_END_LOOK_S)
+    for function in before:
+        function()
+    everyone.finalize()
+
+
+def _is_started_by_mpi() -> bool:
+    return is_mpi_rank() and (_TORCHRUN not in os.environ or env.is_on(env.DDP))
