@@ -102,6 +102,8 @@ def init(
     _state.control = control
     _state.executor = communicator.executor
     _state.pid = os.getpid()
+    if communicator.cross_size > 1:
+        _ = communicator.journal  # others of this host may post before this rank has an engine
     _hook()
     if control.rank == 0 and tune == "on" and communicator.cross_size > 1:
         log.say(f"{env.TUNE}=on does nothing over several hosts: the plan says the chunks", rank=0)

@@ -165,7 +165,7 @@ void Mail::serve() {
   prctl(PR_SET_TIMERSLACK, kSlack);
   std::unique_lock<std::mutex> lock(mutex_);
   try {
-    for (uint64_t moved = now_ns(); !closed_;) {
+    for (uint64_t moved = now_ns(); !closed_ && !waiter_.aborted();) {
       if (sent_.empty()) {
         changed_.wait(lock);
         moved = now_ns();
