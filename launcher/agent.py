@@ -174,8 +174,9 @@ class Supervisor:
     def receive(self) -> None:
         """Read and carry out the launcher's orders; its end is ours."""
         try:
+            ancillary: list[tuple[int, int, bytes]] = []
             if self.remote:
-                data, ancillary = self.control.recv(READ_BYTES), []
+                data = self.control.recv(READ_BYTES)
                 self.remote.heard_s = time.monotonic()
             else:
                 data, ancillary, _, _ = self.control.recvmsg(READ_BYTES, socket.CMSG_SPACE(4))
@@ -297,7 +298,7 @@ class Supervisor:
                 self.send(tools.DONE, None)
 
     def kill(self, number: int) -> None:
-        """End the program by a signal to its group; tools.SIGKILL reaches all that it has started."""
+        """End the program by a signal to its group; SIGKILL reaches all that it has started."""
         if self.code is not None:
             return
         self.ordered = True

@@ -8,19 +8,23 @@ gone: they listen for its beats, and leave nothing behind when these stay away.
 
 from __future__ import annotations
 
-import _signal
 import _socket as socket
 import hashlib
 import hmac
 import marshal
 import os
 import select
-import struct
+import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+if TYPE_CHECKING or "blinkrun" in sys.modules:
+    from blinkrun.launcher import agent_tools as tools
+else:  # beside `agent`, which is run by its path
+    import agent_tools as tools
 
 BEAT, TAKEN, STDIN, LEAVE = b"BAIL"  # beats go both ways; the others are the launcher's, but TAKEN
 MAGIC = b"blinkrun control 1\n"
@@ -190,17 +194,18 @@ class Remote:
         host until then.
         """
         self.lingers = True
-        try:
-            os.write(supervisor.code_fd, struct.pack("B", supervisor.exit_code() & 255))
-        except OSError:
-            pass  # the MPI has ended the stub already
-        os.close(supervisor.code_fd)
+        with tools.Quietly():  # the MPI may have ended the stub already
+            os.write(supervisor.code_fd, bytes([supervisor.exit_code() & 255]))
+        supervisor.stub = self.stdin_write = -1
         null = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):  # the MPI's helper waits until all of a rank's output is closed
+        for fd in range(3):
             os.dup2(null, fd)
-        if supervisor.stub >= 0:
-            os.close(supervisor.stub)
-            supervisor.stub = -1
+        # The MPI's helper waits until all that it shares with a rank is closed.
+        kept = (0, 1, 2, supervisor.control.fileno(), self.helper_fd)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in kept:
+                with tools.Quietly():  # one was that of the list itself
+                    os.close(int(name))
 
     def leave(self, supervisor: Any) -> None:
         """The job is over and all is well: leave nothing on this host."""
@@ -208,7 +213,10 @@ class Remote:
         os._exit(0)
 
     def end_helper(self) -> None:
-        """Let the MPI's helper of this host end, which may not know that the job has."""
+        """Let the MPI's helper of this host end, which may not know that the job has.
+
+        As long as its descriptor is not readable, no other process can have its number.
+        """
         if self.helper_fd < 0:
             return
         poll = select.poll()
@@ -216,10 +224,7 @@ class Remote:
         for number in (SIGTERM, SIGKILL):
             if poll.poll(HELPER_S * 1e3):
                 return
-            try:
-                _signal.pidfd_send_signal(self.helper_fd, number)
-            except OSError:
-                return
+            tools.kill_quietly(self.helper, number)
 
 
 def _helper_fd(helper: int) -> int:

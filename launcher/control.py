@@ -17,7 +17,7 @@ SPARE_LINKS = 64  # connections of others than this job's ranks, which prove not
 
 
 class ControlServer:
-    """Listens for supervisors: for those of this host on an abstract unix socket (no file, no port).
+    """Listens for supervisors; those of this host by an abstract unix socket: no file, no port.
 
     With `addresses`, those of other hosts reach it there over TCP; see `far`.
     """

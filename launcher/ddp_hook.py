@@ -17,6 +17,8 @@ from typing import Any
 
 RANK = "BLINKRUN_RANK"
 SIZE = "BLINKRUN_SIZE"
+HOST_INDEX = "BLINKRUN_HOST_INDEX"  # set by the launcher where there are several hosts
+NUM_HOSTS = "BLINKRUN_NUM_HOSTS"
 MODULE = "torch.distributed.distributed_c10d"
 BACKEND = "blink"
 FAKE = "fake"  # a backend that moves nothing, asked for on purpose
@@ -46,8 +48,8 @@ def variables(environ: MutableMapping[str, str]) -> dict[str, str]:
         "WORLD_SIZE": size,
         "LOCAL_RANK": local_rank,
         "LOCAL_WORLD_SIZE": local_size,
-        "GROUP_RANK": (rank - local_rank) // local_size,
-        "GROUP_WORLD_SIZE": -(-size // local_size),
+        "GROUP_RANK": int(environ.get(HOST_INDEX, "0")),
+        "GROUP_WORLD_SIZE": int(environ.get(NUM_HOSTS, "1")),
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": size,
         "ROLE_NAME": "default",

@@ -33,6 +33,7 @@ from blinkrun.launcher.agent_remote import (
 )
 from blinkrun.launcher.agent_tools import GO, KILL, encode
 from blinkrun.launcher.connection import Connection
+from blinkrun.launcher.ddp_hook import HOST_INDEX, NUM_HOSTS
 from blinkrun.launcher.hosts import Placement
 from blinkrun.launcher.remote import AgentScript
 
@@ -80,9 +81,31 @@ class Spread:
     environ: Mapping[str, str]
     limit_s: float
 
-    def of_rank(self, rank: int) -> Placement:
-        """Return where a rank runs."""
-        return next(host for host in self.placements if rank in host.ranks)
+    def of_rank(self, rank: int, order: Mapping[str, Any], *, is_far: bool) -> dict[str, object]:
+        """Return what is other in the order to start a rank, because of where it is."""
+        index = next(at for at, place in enumerate(self.placements) if rank in place.ranks)
+        environ = {**(self.environ if is_far else {}), **order["environ"]}
+        environ.update({HOST_INDEX: str(index), NUM_HOSTS: str(len(self.placements))})
+        names, _ = order["threads"]
+        return {"environ": environ, "threads": (names, self.placements[index].num_ranks)}
+
+    def misplaced(self, hosts: Mapping[int, str]) -> str | None:
+        """Return which rank the MPI has put on a wrong host; None if all are where they belong.
+
+        Parameters
+        ----------
+        hosts : mapping of int to str
+            What each rank's host calls itself, which may be other than it is called here.
+        """
+        for place in self.placements:
+            names = {rank: hosts[rank] for rank in place.ranks}
+            for rank, name in names.items():
+                if name != names[place.first_rank]:
+                    return (
+                        f"mpiexec put rank {rank} on host {name}, it belongs on host {place.name};"
+                        " the MPI's own settings or a batch system interfere"
+                    )
+        return None
 
     def problems(self, mpi_text: str) -> list[str]:
         """Return why ranks on other hosts will not come up, as far as that is known by now.
@@ -303,7 +326,7 @@ class FarSide:
 
 
 def meeting_point(first: Connection | None, addresses: Collection[str]) -> tuple[str, int | None]:
-    """Return address and free port at which all ranks can meet rank 0; None: a port of this host."""
+    """Return address and free port at which all can meet rank 0; None: any port of this host."""
     if isinstance(first, FarConnection):
         return first.address, first.port
     return next(iter(sorted(addresses, key=_is_ipv6))), None

@@ -250,8 +250,8 @@ def _of_word(word: str, where: str) -> HostTarget:
     """Return the host of ``host``, ``host:slots``, or an IPv6 address, alone or in brackets."""
     name, slots = word, ""
     if word.startswith("["):
-        name, _, rest = word[1:].partition("]")
-        if not _is_ipv6(name) or (rest and not rest.startswith(":")):
+        name, closed, rest = word[1:].partition("]")
+        if not closed or not _is_ipv6(name) or (rest and not rest.startswith(":")):
             raise UsageError(f"{where}: '{word}' is no address; an example: [fe80::1]:8")
         slots = rest[1:]
         if rest == ":":

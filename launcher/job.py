@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shlex
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from blinkrun import env
-from blinkrun.launcher import agent, agent_tools
+from blinkrun.launcher import agent_tools
 from blinkrun.launcher.connection import Connection
 from blinkrun.launcher.control import ControlServer
-from blinkrun.launcher.far import PROBE_S, STDIN_FD, FarConnection, FarSide, Spread, meeting_point
+from blinkrun.launcher.far import PROBE_S, STDIN_FD, FarConnection, FarSide, meeting_point
+from blinkrun.launcher.means import Means
 from blinkrun.launcher.outcome import (
     EXIT_FAILED,
     Outcome,
@@ -40,36 +39,17 @@ MPI_END_S = 1.0  # how long mpiexec may take to end after its ranks, and again a
 LOOP_S = 1.0
 # Open MPI, where the files of a killed job that had the same process id are still there.
 PASSING_PROBLEM = "listener thread failed to start"
-MAX_SHOWN = 1 << 16  # a word of a command line may have 128 KiB
-
-
-def agent_command(argv: Sequence[str]) -> list[str]:
-    """Return the command of one rank: its supervisor, with a word that shows what it will run."""
-    shown = shlex.join(argv)
-    return [sys.executable, "-S", "-E", str(Path(agent.__file__)), shown[:MAX_SHOWN]]
 
 
 class Job:
-    """One job. `run` may be called once.
+    """One job. `run` may be called once."""
 
-    `threads` are variables that tell a program how many threads to use: those that the user has
-    left to each host. `spread` says where ranks run that are not on this host.
-    """
-
-    def __init__(
-        self,
-        spec: JobSpec,
-        *,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        rank_environ: Mapping[str, str],
-        threads: Sequence[str] = (),
-        spread: Spread | None = None,
-    ) -> None:
+    def __init__(self, spec: JobSpec, means: Means) -> None:
+        spread = means.spread
         self._spec = spec
-        self._rank_environ = dict(rank_environ)
+        self._rank_environ = dict(means.ranks)
         self._sink = Sink(spec.num_ranks, prefix=spec.prefix, output_dir=spec.output_dir)
-        self._threads = tuple(threads)
+        self._threads = means.threads
         self._spread = spread
         self._far: FarSide | None = None
         if spread is None:
@@ -79,7 +59,9 @@ class Job:
             self._server = ControlServer(spec.num_ranks, spread.addresses, spread.limit_s)
         self._inbox = SignalInbox()
         of_agents = {} if spread is None else {AGENT_JOB: self._server.job}
-        self._mpi = MpiProcess(command, {**environ, **self._server.environ(), **of_agents})
+        self._mpi = MpiProcess(
+            means.command, {**means.environ, **self._server.environ(), **of_agents}
+        )
         self._links: dict[int, Connection] = {}  # by descriptor, greeted or not
         self._ranks: dict[int, Connection] = {}
         self._started_s = time.monotonic()
@@ -140,22 +122,7 @@ class Job:
     def _step(self) -> None:
         """Wait for one round of events and serve them."""
         poll = select.poll()
-        handlers: dict[int, Callable[[], None]] = {
-            self._inbox.fd: self._on_signals,
-            self._server.fd: self._on_connect,
-        }
-        if self._mpi_reads:
-            handlers[self._mpi.output_fd] = self._on_mpi_output
-        if self._mpi.status() is None:
-            handlers[self._mpi.exit_fd] = lambda: None
-        if self._server.far is not None:
-            for fd in self._server.far.fds:
-                handlers[fd] = lambda fd=fd: self._on_far_connect(fd)  # type: ignore[misc]
-        if self._far is not None and self._running and self._far.takes_input(self._ranks.get(0)):
-            handlers[STDIN_FD] = self._on_input
-        if not self._sink.is_full:
-            for fd in self._links:
-                handlers[fd] = lambda fd=fd: self._on_link(fd)  # type: ignore[misc]
+        handlers = self._handlers()
         for fd in handlers:
             poll.register(fd, select.POLLIN)
         for fd, link in self._links.items():
@@ -171,6 +138,25 @@ class Job:
         for stream in self._sink.waiting():
             stream.push()
         self._check()
+
+    def _handlers(self) -> dict[int, Callable[[], None]]:
+        """Return what to do when something can be read from a descriptor."""
+        handlers: dict[int, Callable[[], None]] = {
+            self._inbox.fd: self._on_signals,
+            self._server.fd: self._on_connect,
+        }
+        if self._mpi_reads:
+            handlers[self._mpi.output_fd] = self._on_mpi_output
+        if self._mpi.status() is None:
+            handlers[self._mpi.exit_fd] = lambda: None
+        for fd in () if self._server.far is None else self._server.far.fds:
+            handlers[fd] = partial(self._on_far_connect, fd)
+        if self._far is not None and self._running and self._far.takes_input(self._ranks.get(0)):
+            handlers[STDIN_FD] = self._on_input
+        if not self._sink.is_full:
+            for fd in self._links:
+                handlers[fd] = partial(self._on_link, fd)
+        return handlers
 
     def _wait_s(self) -> float:
         """Return how long the loop may sleep."""
@@ -219,7 +205,12 @@ class Job:
     def _check_start(self, now_s: float) -> None:
         num_ranks = self._spec.num_ranks
         if len(self._ranks) == num_ranks:
-            self._start_ranks()
+            hosts = {rank: link.host for rank, link in self._ranks.items()}
+            problem = None if self._spread is None else self._spread.misplaced(hosts)
+            if problem is None:
+                self._start_ranks()
+            else:
+                self._start_problem = problem
             return
         problems = [] if self._spread is None else self._spread.problems(self._mpi.text())
         if problems:
@@ -245,19 +236,14 @@ class Job:
         self._next_sample_s = time.monotonic()
         meeting = self._meeting_point()
         for rank, link in self._ranks.items():
-            place = None if self._spread is None else self._spread.of_rank(rank)
-            environ = {**self._rank_environ, **meeting}
-            if self._spread is not None and link.is_far:
-                environ = {**self._spread.environ, **environ}
-            order = {
+            order: dict[str, object] = {
                 "job": self._server.job,
                 "argv": list(self._spec.program.argv),
-                "environ": environ,
-                "threads": (
-                    self._threads,
-                    self._spec.num_ranks if place is None else place.num_ranks,
-                ),
+                "environ": {**self._rank_environ, **meeting},
+                "threads": (self._threads, self._spec.num_ranks),
             }
+            if self._spread is not None:
+                order.update(self._spread.of_rank(rank, order, is_far=link.is_far))
             link.go(order, STDIN_FD if rank == 0 else None)
 
     def _meeting_point(self) -> dict[str, str]:
@@ -366,15 +352,19 @@ class Job:
                 if self._far is not None:
                     self._far.probe(self._links.values(), now_s)
             elif now_s >= self._begin_end_s:
-                if self._far is not None and (silent := self._far.unanswered(self._links.values())):
-                    if now_s < self._begin_end_s + PROBE_S:
-                        return
-                    self._lose(silent, now_s)
+                if self._lacks_answers(now_s, self._begin_end_s + PROBE_S):
                     return
                 self._begin_end_s = None
                 if not failed and not is_told:
                     self._reason = Reason(Stop.MPI_ENDED, self._mpi.status() or 0)
                 self._end(now_s, TERM_GRACE_S)
+
+    def _lacks_answers(self, now_s: float, deadline_s: float) -> bool:
+        """Whether a host does not answer that may explain it all; it is lost after the deadline."""
+        silent = [] if self._far is None else self._far.unanswered(self._links.values())
+        if silent and now_s >= deadline_s:
+            self._lose(silent, now_s)
+        return bool(silent)
 
     def _check_moving(self, now_s: float) -> None:
         if self._watch is None or self._reason is not None or now_s < self._next_sample_s:

@@ -68,7 +68,7 @@ _OF_A_RANK = re.compile(
     r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|SECURITY_MODE|BFROP_BUFFER_TYPE|GDS_MODULE|HOSTNAME)"
     r"|PMIX_(PTL_MODULE|VERSION|SYSTEM_TMPDIR|PARAM_FILE_PASSED|MCA_mca_base_component_\w+)"
     r"|PRTE_LAUNCHED|PMI_\w+|MPI_LOCALN?RANK\w*|HYDI?_\w+|HYDRA_BSTRAP_\w+"
-    r"|BLINKRUN_(LAUNCHED|CONTROL|TOKEN|RANK|SIZE|REPORT_FD|PLAN)"
+    r"|BLINKRUN_(LAUNCHED|CONTROL|TOKEN|RANK|SIZE|REPORT_FD|PLAN|HOST_INDEX|NUM_HOSTS|AGENT_OF)"
 )
 
 # What the user or Kubernetes' MPI Operator has set for an MPI that is started by hand.
@@ -144,13 +144,16 @@ def _reaching(mpi: Mpi, reach: Reach) -> list[str]:
         if reach.interfaces:
             words += [option, network, ",".join(reach.interfaces)]
         return words + [word for name in reach.passed for word in ("-x", name)]
-    launcher = "launcher" if mpi.kind is Kind.MPICH else "bootstrap"
-    words = [f"-{launcher}", "ssh", f"-{launcher}-exec", reach.agent, "-f", reach.host_file]
+    # Intel MPI's -f names hosts alone: it would put as many ranks on each as that has cores.
+    launcher, hosts = ("launcher", "f") if mpi.kind is Kind.MPICH else ("bootstrap", "machinefile")
+    words = [f"-{launcher}", "ssh", f"-{launcher}-exec", reach.agent]
+    words += [f"-{hosts}", reach.host_file]
+    words += ["-genvlist", ",".join(reach.passed)]  # all of them otherwise, DISPLAY too
     return words + (["-iface", reach.interfaces[0]] if reach.interfaces else [])
 
 
 def host_file_text(mpi: Mpi, placements: Sequence[Placement]) -> str:
-    """Return what tells `mpi` how many ranks each host gets.
+    r"""Return what tells `mpi` how many ranks each host gets.
 
     >>> host_file_text(Mpi("mpiexec", Kind.MPICH, "5.0"), [Placement("a", 0, 2)])
     'a:2\n'

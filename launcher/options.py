@@ -14,48 +14,41 @@ from blinkrun.errors import UsageError
 from blinkrun.units import parse_size
 
 HELP = """\
-usage: blinkrun -np N [options] PROGRAM [args]
+usage: blinkrun -np N [-H gpu1:8,gpu2:8] [options] PROGRAM [args]
 
 Start N ranks of a program over MPI, show their output, and end all when one fails.
 PROGRAM is a Python script (train.py), -m module, python train.py, any executable, or a command:
 {commands}
 options:
-  -np, -n N            number of ranks; more than cores is allowed (on hosts: all their slots)
-  -H HOST[:SLOTS],...  hosts to run on, filled in this order (this one, or the batch job's)
-  --hostfile FILE      the same, one in a line: HOST slots=N, or HOST:N
-  --oversubscribe      let hosts have more ranks than slots
+  -np, -n N            number of ranks; more than cores is allowed (hosts: as many as have slots)
+  -H HOST[:SLOTS],...  hosts to run on, filled in this order (else: those of the batch job, this)
+  --hostfile FILE      the same with one in a line, as HOST slots=N or HOST:N
+  --oversubscribe, --no-preflight  more ranks than slots; do not ask first if hosts can take part
   --launch-agent CMD   what starts programs on other hosts, called as ssh is (ssh)
-  --network-interface NAMES  network interfaces to use between hosts, such as eth0,eth1
-  --no-preflight       do not ask the hosts whether they can take part before the job starts
+  --network-interface NAMES  what to use between hosts, as eth0 or eth0,eth1
   -x NAME[=VALUE]      set an environment variable in the ranks (value from here if not given)
   --mpi WHICH          openmpi, mpich, intel or an mpiexec (default: beside this Python, on PATH)
   --no-prefix          do not write [rank] before each line of output (commands never do)
   --output-dir DIR     write each rank's output to DIR/rank.N.log instead of the terminal
-  --start-timeout S    seconds for all ranks to come up (60)
-  --timeout S          longest wait of a rank for another in a collective (600); if given, also
-                       ends a job that stands still: no rank uses the CPU or writes for S seconds
-  --time-limit S       end the job after S seconds, whatever it does; --timeout and this exit 124
-  --topology FILE|NAME plan for the GPUs of this machine, as 'blinkrun topo' takes it
-  --gpus 0,1,4         which of them, in the order of the ranks (the first N)
+  --start-timeout S, --time-limit S  seconds for all ranks to come up (60); for all (exit 124)
+  --timeout S          longest wait for a rank in a collective (600); given, it also ends (124) a
+                       job that stands still or has lost a host: nothing moves or is heard for S
+  --topology FILE|NAME, --gpus 0,1  plan for these GPUs of the machine that 'blinkrun topo' shows
   --show-plan          print the plan before the ranks start (without --topology: that of the CPU)
   --horovod            run a script that imports horovod: blinkrun stands in for it in this job
   --ddp                run a DDP script: init_process_group gets blinkrun, whatever it asks for
   --timeline FILE      write what the engine does as a Chrome trace, while it does it
-  --stall-warning S    say after S seconds for which ranks a tensor waits, and why (60; 0: never)
-  --stall-shutdown S   end the job after S seconds of that (0: never)
-  --fusion-bytes SIZE  most bytes of small tensors that travel as one, such as 64M
-  --check-nan          refuse NaN and infinity in what is reduced
+  --stall-warning S, --stall-shutdown S  say after S seconds what waits for whom (60); end the job
+  --fusion-bytes SIZE, --check-nan  let small tensors travel as one up to SIZE, as 64M; refuse NaN
   --dry-run            print the command that would be run, start nothing
   --verbose, -v        say which MPI was found, what is run, and the threads of a rank
   --version; --help, -h
 
-Each rank gets its host's cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this terminal's
-input, the others nothing. Ctrl-C ends the job (twice: at once) and all that its ranks have started.
-The exit code is that of the first rank that failed (128 + signal), 0 if none did; wrong usage: 2.
-
+Each rank gets its host's cores / ranks threads (OMP_NUM_THREADS, unless set). Rank 0 reads this
+terminal's input. Ctrl-C ends the job (twice: at once) and all that its ranks have started. The
+exit code is that of the first rank that failed (128 + signal), 0 if none did; wrong usage: 2.
 example:
   blinkrun -np 2 train.py --epochs 3
-  blinkrun -H gpu1:8,gpu2:8 train.py
 """
 
 # How an MPI's mpiexec has it: what to write here.

@@ -53,6 +53,21 @@ cat "$said" >&2
 exit $code
 """
 
+# What ssh says, and what to do then.
+_REMEDIES = (
+    (("resolve hostname", "name or service"), "check the name, or give the host's address"),
+    (("host key verif",), "connect once by hand (ssh {host}) and accept the host's key"),
+    (
+        ("permission denied", "password"),
+        "ssh must get in without a password: set up a key (ssh-copy-id), or an agent",
+    ),
+    (("timed out", "no route", "unreachable"), "is the host up, and is there a way to it?"),
+    (
+        ("connection refused",),
+        "is sshd running there, on this port (--launch-agent 'ssh -p PORT')?",
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -70,16 +85,9 @@ class Failure:
 
     def _remedy(self) -> str:
         said = " ".join(self.said).lower()
-        if "resolve hostname" in said or "name or service not known" in said:
-            return "; check the name, or give the host's address"
-        if "host key verification" in said:
-            return f"; connect once by hand (ssh {self.host}) and accept the host's key"
-        if "permission denied" in said or "password" in said:
-            return "; ssh must get in without a password: set up a key (ssh-copy-id), or an agent"
-        if "timed out" in said or "no route" in said or "unreachable" in said:
-            return "; is the host up, and is there a way to it?"
-        if "connection refused" in said:
-            return "; is sshd running there, on this port (--launch-agent 'ssh -p PORT')?"
+        for signs, remedy in _REMEDIES:
+            if any(sign in said for sign in signs):
+                return f"; {remedy.format(host=self.host)}"
         if self.code in (126, 127):
             return "; it is the program that is missing: here, or blinkrun's environment there"
         return "; try it by hand, or give another one with --launch-agent"
@@ -135,7 +143,7 @@ def agent_words(wanted: str | None, environ: Mapping[str, str]) -> tuple[str, ..
 
 
 class AgentScript:
-    """The agent of one job, as its MPI calls it: `path` is a program that takes ``HOST command``."""
+    """The agent of one job, as its MPI calls it: `path` is a program for ``HOST command``."""
 
     def __init__(self, words: Sequence[str], folder: str) -> None:
         self._name = os.path.basename(words[0])

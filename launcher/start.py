@@ -1,13 +1,13 @@
-"""From a checked job to its exit code: finds the MPI, asks the hosts, starts, or says how it would."""
+"""From a checked job to its exit code: finds the MPI, asks the hosts, starts the job."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blinkrun import env
@@ -17,7 +17,8 @@ from blinkrun.launcher.agent import CONTROL, TOKEN
 from blinkrun.launcher.discover import find_mpi
 from blinkrun.launcher.far import Spread, portable
 from blinkrun.launcher.forward import handed_files
-from blinkrun.launcher.job import Job, agent_command
+from blinkrun.launcher.job import Job
+from blinkrun.launcher.means import Means, agent_command
 from blinkrun.launcher.mpiexec import (
     Mpi,
     Reach,
@@ -34,19 +35,11 @@ from blinkrun.log import say
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """All that a job is started with.
-
-    `environ` is what the MPI sees, `ranks` what is added for the ranks' programs, `threads` the
-    variables that tell these how many threads to use, where each host has its own number.
-    """
+class Ready:
+    """A job that can be started: by which MPI, and with what."""
 
     mpi: Mpi
-    command: list[str]
-    environ: dict[str, str]
-    ranks: dict[str, str]
-    threads: tuple[str, ...]
-    spread: Spread | None = None
+    means: Means
 
 
 def launch(spec: JobSpec) -> int:
@@ -69,28 +62,15 @@ def launch(spec: JobSpec) -> int:
         if spec.hosts is not None and spec.hosts.preflight:
             _ask_hosts(spec, spec.hosts, ready.mpi)
         with handed_files(spec.handed) as handed:
-            code = _run(spec, ready, handed, may_retry=True)
+            means = replace(ready.means, ranks={**ready.means.ranks, **handed})
+            code = Job(spec, means).run(may_retry=True)
             if code is None:
-                code = _run(spec, ready, handed)
+                code = Job(spec, means).run()
     return 1 if code is None else code
 
 
-def _run(
-    spec: JobSpec, ready: Launch, handed: Mapping[str, str], *, may_retry: bool = False
-) -> int | None:
-    job = Job(
-        spec,
-        command=ready.command,
-        environ=ready.environ,
-        rank_environ={**ready.ranks, **handed},
-        threads=ready.threads,
-        spread=ready.spread,
-    )
-    return job.run(may_retry=may_retry)
-
-
 @contextmanager
-def _prepared(spec: JobSpec) -> Iterator[Launch]:
+def _prepared(spec: JobSpec) -> Iterator[Ready]:
     """Make all that the job is started with; files for the MPI stay as long as the context."""
     base = outside_of_jobs(os.environ)
     mpi = find_mpi(spec.mpi, {**base, **spec.environ})
@@ -104,9 +84,7 @@ def _prepared(spec: JobSpec) -> Iterator[Launch]:
         yield _ready(spec, mpi, told_of_hosts(base), spread)
 
 
-def _ready(
-    spec: JobSpec, mpi: Mpi, base: Mapping[str, str], spread: Spread | None = None
-) -> Launch:
+def _ready(spec: JobSpec, mpi: Mpi, base: Mapping[str, str], spread: Spread | None = None) -> Ready:
     seen = {**base, **spec.environ}
     reach = None
     if spec.hosts is not None and spread is not None:
@@ -122,8 +100,7 @@ def _ready(
     ranks.update(spec.environ)
     # What changes how programs are loaded is for the ranks' programs alone.
     of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
-    return Launch(
-        mpi=mpi,
+    means = Means(
         command=[
             *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0, reach=reach),
             *agent_command(spec.program.argv),
@@ -133,6 +110,7 @@ def _ready(
         threads=thread_names({**seen, **ranks}),
         spread=spread,
     )
+    return Ready(mpi, means)
 
 
 def _reach(mpi: Mpi, hosts: Hosts, script: AgentScript) -> Reach:
@@ -186,9 +164,9 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
 
 
-def _print_command(spec: JobSpec, ready: Launch) -> None:
-    print(shlex.join(ready.command))
-    print(f"# environment: {' '.join(sorted({*ready.ranks, *ready.threads}))}")
+def _print_command(spec: JobSpec, ready: Ready) -> None:
+    print(shlex.join(ready.means.command))
+    print(f"# environment: {' '.join(sorted({*ready.means.ranks, *ready.means.threads}))}")
     if spec.hosts is not None:
         print(f"# hosts: {_in_words(spec.hosts)}")
         print(f"# launch agent: {shlex.join(spec.hosts.agent)}")
@@ -198,17 +176,17 @@ def _in_words(hosts: Hosts) -> str:
     return " ".join(f"{place.name}:{place.num_ranks}" for place in hosts.placements)
 
 
-def _explain(spec: JobSpec, ready: Launch) -> None:
+def _explain(spec: JobSpec, ready: Ready) -> None:
     """Say what is run; names of variables only, values may be secret."""
     say(f"MPI: {ready.mpi}")
-    say(f"command: {shlex.join(ready.command)}")
+    say(f"command: {shlex.join(ready.means.command)}")
     if spec.hosts is not None:
         say(f"hosts: {_in_words(spec.hosts)}")
         say(f"launch agent: {shlex.join(spec.hosts.agent)}")
-    if ready.spread is not None:
-        say(f"address for other hosts: {' '.join(ready.spread.addresses)}")
-    say(f"environment: {' '.join(sorted({*ready.ranks, *ready.threads}))}")
-    if THREADS not in ready.threads:
+    if ready.means.spread is not None:
+        say(f"address for other hosts: {' '.join(ready.means.spread.addresses)}")
+    say(f"environment: {' '.join(sorted({*ready.means.ranks, *ready.means.threads}))}")
+    if THREADS not in ready.means.threads:
         said = "as OMP_NUM_THREADS says"
     elif spec.hosts is not None:
         said = "a host's cores / its ranks"

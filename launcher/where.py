@@ -1,4 +1,4 @@
-"""Where a job's ranks go: what ``-H``, ``--hostfile`` or a batch system says, seen from this host."""
+"""Where a job's ranks go: what ``-H``, a host file or a batch system says, seen from here."""
 
 from __future__ import annotations
 

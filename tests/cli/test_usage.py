@@ -20,6 +20,7 @@ from blinkrun.launcher.cli import help_text, main
 from blinkrun.launcher.options import OPTION_NAMES, parse
 from blinkrun.version import __version__
 
+ALIASES = ("--np", "--host", "--hosts", "-hostfile", "--network-interfaces")
 Captured = pytest.CaptureFixture[str]
 
 
@@ -27,6 +28,8 @@ def test_the_options_are_frozen() -> None:
     """Scripts rely on these: an option may be added here, none may go or change its meaning."""
     assert set(OPTION_NAMES) == {
         *("-np", "-n", "--np", "-x", "--mpi", "--no-prefix", "--output-dir"),
+        *("-H", "--host", "--hosts", "--hostfile", "-hostfile", "--oversubscribe"),
+        *("--launch-agent", "--network-interface", "--network-interfaces", "--no-preflight"),
         *("--start-timeout", "--timeout", "--time-limit", "--dry-run"),
         *("--topology", "--gpus", "--show-plan"),
         *("--horovod", "--ddp", "--timeline", "--stall-warning", "--stall-shutdown"),
@@ -43,7 +46,7 @@ def test_help_fits_a_screen_and_ends_with_an_example(capsys: Captured) -> None:
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
     assert lines[-1].startswith("  blinkrun -np 2 ")
-    assert all(name in text for name in OPTION_NAMES if name != "--np")
+    assert all(name in text for name in OPTION_NAMES if name not in ALIASES)
     check_golden("cli/blinkrun_help.txt", text)
 
 
@@ -98,11 +101,40 @@ USAGE = [
     ("-np 2 --timeout 0 true", "--timeout 0: need a positive number of seconds"),
     ("-np 2 --time-limit -1 true", "--time-limit -1: need a positive number of seconds"),
     ("-np 2 -x NOT_SET true", "-x NOT_SET: NOT_SET is not set here; write -x NOT_SET=VALUE"),
-    ("-np 2 -H a,b true", "-H: jobs on several hosts are not supported in this version"),
     (
-        "--hostfile=f -np 2 true",
-        "--hostfile: jobs on several hosts are not supported in this version",
+        "-np 3 -H h1,h2 true",
+        "-np 3 is more than the 2 slots of the hosts (h1:1, h2:1); give them more (host:slots), or"
+        " add --oversubscribe",
     ),
+    ("-H h1:two true", "-H h1:two: 'two' is no number of slots"),
+    ("-H h1,,h2 true", "-H 'h1,,h2': a host is missing; example: -H a:8,b:8"),
+    ("-H h1 --hostfile f true", "-H and --hostfile both name hosts; give one of them"),
+    ("--hostfile=f -np 2 true", "--hostfile f: No such file or directory"),
+    (
+        "-H h1:2 --launch-agent nosuch true",
+        "--launch-agent: nosuch is not there or not executable; it starts programs on other hosts,"
+        " as ssh does",
+    ),
+    (
+        "-np 2 --launch-agent ssh true",
+        "--launch-agent is for jobs on several hosts; name them with -H or --hostfile",
+    ),
+    (
+        "-np 2 --network-interface eth0 true",
+        "--network-interface is for jobs on several hosts; name them with -H or --hostfile",
+    ),
+    (
+        "-H h1:2 --network-interface=eth0; true",
+        "--network-interface eth0;: need names such as eth0 or eth0,eth1",
+    ),
+    ("-hosts a,b -n 2 true", "-hosts is an option of mpiexec: write -H HOST:SLOTS,..."),
+    ("-H h1:2 topo", "the command 'topo' runs here; leave the hosts out"),
+    (
+        "-H h1:2 --show-plan true",
+        "--topology and --show-plan are for jobs on one host; hosts plan together when they have"
+        " met",
+    ),
+    ("-H h1:8 bench --emulate dgx-1v", "'bench --emulate' runs on one host; leave -H out"),
     (
         "--timeline-filename t.json -np 2 true",
         "--timeline-filename is an option of horovodrun: write --timeline FILE",

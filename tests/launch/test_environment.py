@@ -6,7 +6,8 @@ import pytest
 
 from blinkrun.errors import UsageError
 from blinkrun.launcher.forward import forwarded
-from blinkrun.launcher.slots import thread_environ, threads_per_rank
+from blinkrun.launcher.slots import thread_names, threads_per_rank
+from blinkrun.launcher.far import portable
 from blinkrun.launcher.spec import Form, JobSpec, Program
 
 TRUE = Program(Form.EXECUTABLE, ("true",))
@@ -44,10 +45,10 @@ def test_a_value_that_cannot_be_used_is_not_repeated() -> None:
 def test_threads() -> None:
     assert [threads_per_rank(8, ranks) for ranks in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    assert thread_environ(8, 2, {}) == dict.fromkeys(names, "4")
-    assert thread_environ(8, 2, {"OMP_NUM_THREADS": ""}) == dict.fromkeys(names, "4")
-    assert thread_environ(8, 2, {"OMP_NUM_THREADS": "1"}) == dict.fromkeys(names[1:], "4")
-    assert thread_environ(8, 2, dict.fromkeys(names, "1")) == {}
+    assert thread_names({}) == names
+    assert thread_names({"OMP_NUM_THREADS": ""}) == names
+    assert thread_names({"OMP_NUM_THREADS": "1"}) == names[1:]
+    assert thread_names(dict.fromkeys(names, "1")) == ()
     for cores, ranks in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="need at least 1 of each"):
             threads_per_rank(cores, ranks)
@@ -69,3 +70,19 @@ def test_a_job_that_makes_no_sense_cannot_be_described(fields: dict[str, float],
         JobSpec(**{"num_ranks": 2, "program": TRUE, **fields})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no program"):
         Program(Form.EXECUTABLE, ())
+
+
+def test_what_is_about_one_host_or_terminal_stays_there() -> None:
+    kept = {"PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "OMP_NUM_THREADS": "2"}
+    kept |= {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0", "XDG_CACHE_HOME": "/c"}
+    left = ["HOSTNAME", "PWD", "DISPLAY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_PROCID", "_"]
+    assert portable({**kept, **dict.fromkeys(left, "x")}) == kept
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "silence_s"), [(None, 54.0), (600.0, 54.0), (20.0, 18.0), (1.0, 5.0)]
+)
+def test_a_host_is_lost_before_the_ranks_that_wait_for_it_give_up(
+    timeout_s: float | None, silence_s: float
+) -> None:
+    assert JobSpec(2, TRUE, timeout_s=timeout_s).silence_s == pytest.approx(silence_s)

@@ -55,12 +55,24 @@ class Host:
         self.first = children(self._holder.pid)[0]
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / f"{name}.sshd"))
+        (folder / f"{address_of(name)}.sshd").symlink_to(f"{name}.sshd")
         self._server.listen(16)
         threading.Thread(target=self._serve, daemon=True).start()
 
     def enter(self, cwd: str) -> list[str]:
         """Return the words that run a command on this host."""
-        return ["nsenter", "-t", str(self.first), *"-u -i -m -p -n".split(), f"--wdns={cwd}", "--"]
+        return [
+            "nsenter",
+            "-t",
+            str(self.first),
+            "-u",
+            "-i",
+            "-m",
+            "-p",
+            "-n",
+            f"--wdns={cwd}",
+            "--",
+        ]
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
@@ -91,6 +103,11 @@ class Host:
             os.kill(self.first, signal.SIGKILL)
         self._holder.kill()
         self._holder.wait()
+
+
+def address_of(name: str) -> str:
+    """Return the address of a fake host."""
+    return f"10.77.0.{int(name[-1]) + 1}"
 
 
 class DistantHosts:
