@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.programs import chain_plan, lowered, plans, programs, star_plan
+from support.programs import (
+    chain_plan,
+    hosted_packings,
+    hosted_programs,
+    lowered,
+    packing,
+    plans,
+    programs,
+    star,
+    star_plan,
+)
 
 from blinkrun.errors import ProgramError, UsageError
 from blinkrun.executors import reference
@@ -21,11 +31,16 @@ from blinkrun.schedule.ir import (
     Program,
     RankProgram,
     Reduce,
+    Send,
+    Sent,
     Wait,
 )
+from blinkrun.schedule.lower_hosts import lower_eager_hosts, lower_hosts
 from blinkrun.types import Collective, DType, Op
 
 REDUCING = (Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCESCATTER)
+MOVING = [collective for collective in Collective if collective is not Collective.BARRIER]
+ANY_HOSTS = st.one_of(programs(max_size=5), hosted_programs(MOVING))
 INTEGERS = (DType.UINT8, DType.INT8, DType.INT32, DType.INT64)
 COUNTS = st.sampled_from([0, 1, 2, 3, 7, 15, 16, 17, 31, 64, 97, 131])
 CHUNK = 16
@@ -68,7 +83,7 @@ def ops_of(dtype):
 
 @pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.label)
 @settings(max_examples=10)
-@given(program=programs(max_size=5), count=COUNTS, data=st.data())
+@given(program=ANY_HOSTS, count=COUNTS, data=st.data())
 def test_results_equal_numpy(dtype, program, count, data):
     op = data.draw(st.sampled_from(ops_of(dtype)))
     in_place = data.draw(st.booleans()) and program.collective is not Collective.ALLTOALL
@@ -128,7 +143,31 @@ def test_all_ranks_get_the_same_bits_in_any_order_of_steps(
 
 
 @settings(max_examples=10)
-@given(program=programs(max_size=5), in_place=st.booleans())
+@given(
+    data=st.data(),
+    hosts=st.sampled_from([(0, 1), (0, 1, 2), (0, 0, 1, 1), (0, 1, 0, 2)]),
+    dtype=st.sampled_from([DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16]),
+    op=st.sampled_from([Op.SUM, Op.AVERAGE]),
+)
+def test_all_hosts_get_the_same_bits_whenever_messages_arrive(data, hosts, dtype, op):
+    trees = data.draw(hosted_packings(Collective.ALLREDUCE, len(hosts), 0))
+    addressing = data.draw(st.sampled_from(Addressing))
+    random = np.random.default_rng(3)
+    inputs = [random.standard_normal(97).astype(numpy_dtype(dtype)) for _ in hosts]
+    for program in (
+        lower_hosts(trees, Collective.ALLREDUCE, hosts, addressing=addressing),
+        lower_eager_hosts(hosts),
+    ):
+        results = {
+            each.tobytes()
+            for seed in (None, 1, 2, 3)
+            for each in reference.run(program, inputs, Call(op, chunk_elements=CHUNK, seed=seed))
+        }
+        assert len(results) == 1
+
+
+@settings(max_examples=10)
+@given(program=ANY_HOSTS, in_place=st.booleans())
 def test_contributions_are_scaled_before_and_results_after(program, in_place):
     inputs = draw_inputs(program, 31, DType.FLOAT64)
     plain = expected(program, inputs)
@@ -158,6 +197,16 @@ def test_partial_sums_of_16_bit_floats_are_rounded_where_they_are_stored():
     assert reference.run(star, inputs)[0] == np.float16(1 + ulp)
     # 2 <- 0 <- 1: rank 0 stores 1 + ulp/2, which rounds to even; then ulp/2 is lost again.
     assert reference.run(chain, inputs)[2] == np.float16(1)
+
+
+def test_16_bit_floats_are_rounded_where_they_leave_their_host():
+    ulp = 2.0**-10
+    inputs = [np.array([each], np.float16) for each in (ulp / 2, 1.0, ulp / 2)]
+    trees = packing([(0, (-1, 0, 1))])
+    together = lower_hosts(trees, Collective.ALLREDUCE, (0, 1, 1))
+    assert reference.run(together, inputs)[0] == np.float16(1)  # 1 + ulp/2 crosses as 1
+    apart = lower_hosts(packing([star(3, 0)]), Collective.ALLREDUCE, (0, 1, 1))
+    assert reference.run(apart, inputs)[0] == np.float16(1 + ulp)
 
 
 def test_in_place_collectives_lie_in_each_other():
@@ -197,3 +246,15 @@ def test_ranks_that_wait_for_ever_are_named():
     )
     with pytest.raises(ProgramError, match=r"rank 0 waits for ever at chunk 0, step 1: Wait\("):
         reference.run(program, [np.zeros(2)])
+
+
+def test_messages_that_nobody_expects_are_waited_for_in_vain():
+    """Nothing relies on a message that is buffered: it is a matter of size and of luck."""
+    slot = Operand(0, Buffer.SCRATCH)
+    put = Reduce((slot,), (Operand(0, Buffer.INPUT),))
+    alone = RankProgram(channels=(Channel(Part(0, 1), (put, Send(slot, 1), Sent(1))),))
+    program = Program(
+        Collective.REDUCE, 0, Addressing.DIRECT, 1, (alone, RankProgram()), slots=1, hosts=(0, 1)
+    )
+    with pytest.raises(ProgramError, match=r"rank 0 waits for ever at chunk 0, step 2: Sent\("):
+        reference.run(program, [np.zeros(2)] * 2)

@@ -6,13 +6,17 @@ from support.programs import lowered, star_plan
 from blinkrun.errors import ProgramError
 from blinkrun.schedule.ir import (
     Addressing,
+    Arrived,
     Buffer,
     Channel,
     Operand,
     Part,
     Program,
     RankProgram,
+    Recv,
     Reduce,
+    Send,
+    Sent,
     Signal,
     Wait,
 )
@@ -36,6 +40,11 @@ IN = Operand(0, Buffer.INPUT)
         (lambda: Reduce((OUT,), ()), "at least one source and one destination"),
         (lambda: Reduce((OUT, OUT), (IN,)), "writes the same operand twice"),
         (lambda: Channel(Part(0, 1), ()), "without steps"),
+        (lambda: Reduce((OUT,), (IN,), via=("",)), "names 1 links"),
+        (lambda: Send(IN, -1), "send to rank -1"),
+        (lambda: Recv(OUT, 1, -1), "receive from rank 1, stream -1"),
+        (lambda: Sent(1, -2), "sent to rank 1, stream -2"),
+        (lambda: Arrived(1, lag=-1), "lag -1"),
     ],
 )
 def test_values_that_make_no_sense_cannot_be_built(make, says):
@@ -70,6 +79,21 @@ def program(*steps, **changes):
         (lambda: program(Reduce((OUT,), (Operand(0, Buffer.SCRATCH, 1),))), r"no SCRATCH\[1\]"),
         (lambda: program(Reduce((OUT,), (Operand(0, Buffer.INPUT, 1),))), r"no INPUT\[1\]"),
         (lambda: program(Reduce((OUT,), (Operand(1, Buffer.INPUT),))), "private memory of rank 1"),
+        (lambda: program(hosts=(0,)), r"2 ranks on the hosts \(0,\)"),
+        (lambda: program(hosts=(1, 0)), "not numbered from 0 in the order of first ranks"),
+        (lambda: program(Wait(1, 0), hosts=(0, 1)), "flag of rank 1, another host's"),
+        (
+            lambda: program(Reduce((OUT,), (Operand(1, Buffer.SCRATCH),)), hosts=(0, 1)),
+            "memory of rank 1 on another host",
+        ),
+        (lambda: program(Send(OUT, 1)), "a message with rank 1 of the same host"),
+        (lambda: program(Arrived(1), hosts=(0, 0)), "a message with rank 1 of the same host"),
+        (lambda: program(Sent(2), hosts=(0, 1)), "a message with rank 2 of 2"),
+        (
+            lambda: program(Recv(Operand(1, Buffer.OUTPUT), 1), hosts=(0, 1)),
+            "a message in memory of rank 1",
+        ),
+        (lambda: program(Send(Operand(0, Buffer.SCRATCH, 1), 1), hosts=(0, 1)), "no SCRATCH"),
     ],
 )
 def test_programs_that_name_what_is_not_there_cannot_be_built(make, says):
@@ -81,6 +105,12 @@ def test_programs_that_name_what_is_not_there_cannot_be_built(make, says):
 def test_a_program_needs_a_rank():
     with pytest.raises(ProgramError, match="at least one rank"):
         replace(program(), ranks=())
+
+
+def test_ranks_of_a_host_need_not_follow_each_other():
+    made = program(ranks=4, hosts=(0, 1, 0, 1))
+    assert [made.host_ranks(rank) for rank in range(4)] == [(0, 2), (1, 3), (0, 2), (1, 3)]
+    assert program(ranks=3).host_ranks(1) == (0, 1, 2)
 
 
 def test_blocks_and_flags_follow_from_the_program():
