@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or __name__ != "__main__":
     from blinkrun.launcher import agent_tools as tools
 else:  # run by its path: the folder of this file comes first where modules are looked for
-    import agent_tools as tools
+    tools = __import__("agent_tools")
 
 CONTROL = "BLINKRUN_CONTROL"  # where the launcher is: see `ControlServer.environ`
 TOKEN = "BLINKRUN_TOKEN"  # secret that the launcher gave to this job

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or "blinkrun" in sys.modules:
     from blinkrun.launcher import agent_tools as tools
 else:  # beside `agent`, which is run by its path
-    import agent_tools as tools
+    tools = __import__("agent_tools")
 
 BEAT, TAKEN, STDIN, LEAVE = b"BAIL"  # beats go both ways; the others are the launcher's, but TAKEN
 MAGIC = b"blinkrun control 1\n"

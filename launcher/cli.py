@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_LAUNCH = 1
 EXIT_INTERRUPTED = 130
+EMULATE = "--emulate"
 PLANNING = "blinkrun.cli.job_plan"  # loaded by its name, as commands are
 
 
@@ -72,6 +73,10 @@ def _hosts(options: Options) -> Hosts | None:
 
     num_ranks, hosts = hosts_of(options, os.environ)
     options.num_ranks = num_ranks
+    program = options.program
+    if hosts is not None and program and program[0] in COMMANDS:
+        if any(word.partition("=")[0] == EMULATE for word in program):
+            raise UsageError(f"'{program[0]} {EMULATE}' runs on one host; leave -H out")
     return hosts
 
 
@@ -141,10 +146,6 @@ def _spec(
     for option, is_given in (("--horovod", options.horovod), ("--ddp", options.ddp)):
         if is_given and options.program and options.program[0] in COMMANDS:
             raise UsageError(f"{option} is for scripts, not for the command '{options.program[0]}'")
-    if hosts is not None and prepared is not None and prepared.texts:
-        raise UsageError(
-            f"'{' '.join(options.program[:1])} --emulate' runs on one host; leave -H out"
-        )
     start_timeout_s = options.start_timeout_s
     environ = forwarded(options.environ, os.environ)
     settings = settings_of(options, {**os.environ, **environ})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from blinkrun.errors import UsageError
+from blinkrun.launcher.far import portable
 from blinkrun.launcher.forward import forwarded
 from blinkrun.launcher.slots import thread_names, threads_per_rank
-from blinkrun.launcher.far import portable
 from blinkrun.launcher.spec import Form, JobSpec, Program
 
 TRUE = Program(Form.EXECUTABLE, ("true",))

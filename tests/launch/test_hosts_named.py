@@ -1,4 +1,4 @@
-"""Which hosts and slots are meant: ``-H``, host files, batch systems; wrong ones with their line."""
+"""Which hosts and slots are meant: ``-H``, host files, batch systems; wrong ones by their line."""
 
 from __future__ import annotations
 
