@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from typing import Any
 
 from blinkrun.bench.goals import MIB, Result, Spread, ratio
 from blinkrun.bench.host_runs import RATES, TRAINED, run_name
+from blinkrun.bench.predicted import predicted_us
 from blinkrun.bench.runs import Outcome
 from blinkrun.bench.training import WAYS
+from blinkrun.planner.hosts_plan import HostsPlan
 from blinkrun.units import KIB, format_size
 
 GIGABIT, FREE = RATES
@@ -131,12 +134,16 @@ def host_table(outcome: Outcome) -> list[str]:
     names = ["size", "blinkrun", *(PEERS[peer] for peer in known), "best peer by blinkrun"]
     names += ["of the bound"] if rate in BYTES_PER_US else []
     names += ["over MPICH"] if "mpich" in known else []
-    names += ["simulated"] if "simulated_us" in launches[0]["rows"][0] else []
+    plans = [HostsPlan.from_json(json.dumps(each["plan"])) for each in launches if "plan" in each]
+    names += ["simulated"] if plans else []
     names += [f"cores: {', '.join(['blinkrun', *(PEERS[peer] for peer in known)])}"]
     lines = [f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
     for index in range(len(launches[0]["rows"])):
         rows = [launch["rows"][index] for launch in launches]
-        lines.append(f"| {' | '.join(_cells(rows, known, len(outcome.run.slots), rate))} |")
+        cells = _cells(rows, known, len(outcome.run.slots), rate)
+        if plans:
+            cells.insert(-1, _simulated(plans, rows[0]["size_bytes"]))
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -150,13 +157,17 @@ def _cells(rows: Sequence[Any], known: Sequence[str], num_hosts: int, rate: str)
     cells += [] if bound is None else [f"{100 * bound / ours:.0f} %"]
     if "mpich" in known:
         cells.append(_ms(statistics.median(row["over_mpich"]["time_us"] for row in rows)))
-    if "simulated_us" in rows[0]:
-        cells.append(_ms(rows[0]["simulated_us"]))
     busy = [
         [row["cores"] for row in rows],
         *([r["peers"][p]["cores"] for r in rows] for p in known),
     ]
     return [*cells, ", ".join(f"{statistics.median(each):.1f}" for each in busy)]
+
+
+def _simulated(plans: Sequence[HostsPlan], size_bytes: int) -> str:
+    """Return the median of what is predicted for the networks that the launches have measured."""
+    times = [time for plan in plans if (time := predicted_us(plan, size_bytes)) is not None]
+    return _ms(statistics.median(times)) if times else ""
 
 
 def _ms(time_us: float) -> str:

@@ -97,7 +97,8 @@ def run(options: Options, ours: Library, peers: Sequence[Library], control: Cont
     for line in closing_lines(rows):
         show(line)
     if control.rank == 0:
-        _write(options, rows, ranks)
+        plan = getattr(control, "plan", None) if len(ranks) > 1 else None
+        _write(options, rows, ranks, "" if plan is None else plan.to_json())
     return 1 if control.rank == 0 and any(row.wrong for row in rows) else 0
 
 
@@ -113,8 +114,10 @@ def _ranks_of_hosts(control: Control) -> list[int]:
     return [hosts[host] for host in sorted(hosts)]
 
 
-def _write(options: Options, rows: Sequence[Row], ranks: Sequence[int]) -> None:
+def _write(options: Options, rows: Sequence[Row], ranks: Sequence[int], plan: str) -> None:
     result: dict[str, Any] = as_json(rows, options, ranks)
+    if plan:
+        result["plan"] = json.loads(plan)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.plot is not None:

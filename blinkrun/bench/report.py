@@ -147,7 +147,9 @@ def hosts_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
         " and gloo take turns in one job; MPICH in a job of its own on the same hosts right after,"
         " with blinkrun over MPICH beside it. Milliseconds, medians over launches. The bound is the"
         " bytes that each host must send, 2(h-1)/h of the size for h hosts, at the link's rate;"
-        " Ethernet and TCP headers take 4 % of it.",
+        " Ethernet and TCP headers take 4 % of it. Simulated: the job's own program over the network"
+        " that it measured when it started. Cores: how many all ranks together kept busy, waiting"
+        " included.",
         "",
         "## Goals",
         "",

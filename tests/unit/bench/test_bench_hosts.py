@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,10 @@ from blinkrun.bench import fake_hosts, host_runs, report, runs, training
 from blinkrun.bench.host_goals import bound_us, goals, host_goal_lines, host_table
 from blinkrun.bench.host_runs import merged, without_gloo
 from blinkrun.bench.options import parse
+from blinkrun.bench.predicted import predicted_us
 from blinkrun.errors import LaunchError
+from blinkrun.planner.hosts_plan import HostsPlan, Network
+from blinkrun.topology.cpu import Cpu, Host, cpu_topology
 
 MIB = 1 << 20
 MS = 1000.0
@@ -81,6 +85,26 @@ def test_the_table_has_medians_the_bound_and_cores():
     )
     free = next(run for run in host_runs.host_runs() if run.name == "hosts 2+2, no limit")
     assert "bound" not in host_table(runs.Outcome(free, "", "", (launch(),)))[0]
+
+
+def make_plan(ranks=((0, 1), (2, 3)), mb_per_s=125):
+    host = cpu_topology(Host((Cpu(0, 0, 0, 0), Cpu(1, 1, 0, 0))), 2)
+    return HostsPlan((host, host), ranks, (Network(mb_per_s), Network(mb_per_s)))
+
+
+def test_the_prediction_is_near_the_bound_of_the_network_that_was_measured():
+    assert predicted_us(make_plan(), 16 * MIB) == pytest.approx(16 * MIB / 125, rel=0.01)
+    assert predicted_us(make_plan(mb_per_s=250), MIB) == pytest.approx(MIB / 250, rel=0.03)
+    small = predicted_us(make_plan(), 4)
+    assert 50 < small < 150  # one message either way of 50 us
+    assert predicted_us(make_plan(((0, 2), (1, 3))), 4) is None
+
+
+def test_the_table_says_what_was_predicted():
+    measured = launch() | {"plan": json.loads(make_plan().to_json())}
+    head, _, row = host_table(runs.Outcome(host_runs.host_runs()[0], "", "", (measured,)))
+    assert "| over MPICH | simulated | cores" in head
+    assert "| 141 | 134 | 0.2, 2.0" in row
 
 
 def test_mpich_is_a_peer_beside_the_others():
