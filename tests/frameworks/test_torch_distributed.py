@@ -25,21 +25,30 @@ class Suite:
         return [answer["returned"] for answer in answers]
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=lambda size: f"{size}ranks")
+JOBS = {  # the host of each rank
+    "2ranks": [0, 0],
+    "3ranks": [0, 0, 0],
+    "3ranks on 2hosts": [0, 1, 0],
+}
+
+
+@pytest.fixture(scope="module", params=JOBS)
 def suite(request, tmp_path_factory, plan_cache):
     folder = tmp_path_factory.mktemp("distributed")
+    hosts = JOBS[request.param]
     # DDP's calls by a helper thread while backward runs, and in backward's own thread.
-    overlap = {2: "off", 3: "on"}[request.param]
+    overlap = "on" if request.param == "3ranks" else "off"
     environ = {"BLINKRUN_CACHE_DIR": str(plan_cache), "BLINKRUN_OVERLAP": overlap}
     runner = RankRunner(folder, environ=environ)
     results = runner(
         "torch_distributed_suite:run_all",
-        request.param,
+        len(hosts),
         timeout_s=110,
+        hosts=hosts,
         store=str(folder / "store"),
-        ranks=request.param,
+        ranks=len(hosts),
     )
-    return Suite(request.param, results)
+    return Suite(len(hosts), results)
 
 
 CHECKED_BY_RANKS = [
