@@ -43,7 +43,7 @@ class HostsPlan:
     Attributes
     ----------
     hosts : tuple of Topology
-        In the order of the hosts, in MB/s; rank r of a host's topology is its r-th.
+        In the order of their first ranks, in MB/s; rank r of a host's topology is its r-th.
     ranks : tuple of tuple of Rank
         The communicator's ranks of each host, ascending; they need not be contiguous.
     network : tuple of Network
@@ -88,6 +88,9 @@ class HostsPlan:
                 raise PlanError(
                     f"host {number} ({host.name}) has {host.size} ranks, not {ranks} in order"
                 )
+        firsts = [ranks[0] for ranks in self.ranks]
+        if firsts != sorted(firsts):
+            raise PlanError(f"hosts are numbered by their first ranks, these are {firsts}")
 
     @property
     def size(self) -> int:

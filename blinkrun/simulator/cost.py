@@ -131,6 +131,10 @@ SHARED_MEMORY = Cost(
     # (collectives_amd-epyc-2-core_202611), of which `latency_shm` is 0.2
     launch_ns=400,
     step_ns=60,
+    # allreduce of 4 bytes, 2 ranks on each of 2 network namespaces of a machine of 2 cores: 42 us,
+    # of which the two directions are two of these, over TCP and MPI's progress
+    latencies_ns=((LinkKind.NETWORK, 18_000),),
+    message_ns=2_000,
 )
 """The processes of a host: no kernel is launched. A core's rate is in the topology."""
 
