@@ -74,9 +74,9 @@ def _hosts(options: Options) -> Hosts | None:
     num_ranks, hosts = hosts_of(options, os.environ)
     options.num_ranks = num_ranks
     program = options.program
-    if hosts is not None and program and program[0] in COMMANDS:
-        if any(word.partition("=")[0] == EMULATE for word in program):
-            raise UsageError(f"'{program[0]} {EMULATE}' runs on one host; leave -H out")
+    is_emulated = any(word.partition("=")[0] == EMULATE for word in program)
+    if hosts is not None and is_emulated and program[0] in COMMANDS:
+        raise UsageError(f"'{program[0]} {EMULATE}' runs on one host; leave -H out")
     return hosts
 
 

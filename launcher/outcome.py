@@ -211,7 +211,7 @@ def decide(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str =
     return (
         _host_loss(records)
         or _failure(records, mpi_text)
-        or _loss(records)
+        or _loss([record for record in records if record.lost_s is not None], records)
         or _mpi_end(records, mpi_text)
         or _end(records, reason, mpi_text)
     )
@@ -235,8 +235,8 @@ def _told_s(records: Sequence[RankRecord]) -> float:
     return min(told, default=float("inf"))
 
 
-def _loss(records: Sequence[RankRecord]) -> Outcome | None:
-    lost = [record for record in records if record.lost_s is not None]
+def _loss(lost: Sequence[RankRecord], records: Sequence[RankRecord]) -> Outcome | None:
+    """Return the outcome of the first loss, None without one."""
     if not lost:
         return None
     return _lost(min(lost, key=lambda record: (record.lost_s or 0, record.rank)), records)
@@ -246,17 +246,17 @@ def _host_loss(records: Sequence[RankRecord]) -> Outcome | None:
     """Return the outcome where a whole host was lost: what others then say is a consequence."""
     silent = [record for record in records if record.silent_s is not None]
     if silent:
-        return _loss(silent)
-    hosts = {record.host for record in records if record.lost_s is not None}
-    for host in sorted(hosts):
-        of_host = [record for record in records if record.host == host]
-        failed = (record.failed_s for record in records if record.failed_s is not None)
-        last_s = max(record.lost_s or float("inf") for record in of_host)
-        if len(hosts) == 1 < len({record.host for record in records}) and (
-            last_s < min(failed, default=float("inf")) + _SAME_TIME_S
-        ):
-            return _loss(of_host)
-    return None
+        return _loss(silent, records)
+    failed = (record.failed_s for record in records if record.failed_s is not None)
+    first_s = min(failed, default=float("inf")) + _SAME_TIME_S
+    lost = [record for record in records if _is_lost_with_its_host(record, records)]
+    return _loss([record for record in lost if (record.lost_s or 0) < first_s], records)
+
+
+def _is_lost_with_its_host(record: RankRecord, records: Sequence[RankRecord]) -> bool:
+    """Whether all ranks of the record's host are lost, and it is not the only one."""
+    of_host = [other for other in records if other.host == record.host]
+    return len(of_host) < len(records) and all(other.lost_s is not None for other in of_host)
 
 
 def _end(records: Sequence[RankRecord], reason: Reason | None, mpi_text: str) -> Outcome:
@@ -391,16 +391,18 @@ def _mpi_end(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:
 
 def _lost(record: RankRecord, records: Sequence[RankRecord]) -> Outcome:
     """Return the outcome where `record` is gone: alone, or with all other ranks of its host."""
-    of_host = [other for other in records if other.host == record.host]
-    is_alone = any(other.host != record.host for other in records) is False
-    if record.silent_s is not None or (not is_alone and all(other.lost_s for other in of_host)):
-        who = f"host {record.host} ({name_ranks(other.rank for other in of_host)})"
-        if record.silent_s is not None:
-            what = f"has not been heard from for {record.silent_s:.0f} s: it is down or cut off"
-        else:
-            what = "was lost: its connections are closed; it was restarted, or all was killed there"
-        return Outcome(EXIT_FAILED, f"{who} {what}", record.rank, record.tail)
-    message = f"rank {record.rank} on host {record.host} was lost: its supervisor was killed"
+    of_host = name_ranks(other.rank for other in records if other.host == record.host)
+    if record.silent_s is not None:
+        message = (
+            f"host {record.host} ({of_host}) has not been heard from for {record.silent_s:.0f} s:"
+            " it is down or cut off"
+        )
+    elif _is_lost_with_its_host(record, records):
+        message = (
+            f"host {record.host} ({of_host}) was lost: it was restarted, or all was killed there"
+        )
+    else:
+        message = f"rank {record.rank} on host {record.host} was lost: its supervisor was killed"
     return Outcome(EXIT_FAILED, message, record.rank, record.tail)
 
 

@@ -68,6 +68,36 @@ CAUSES = [
 ]
 
 
+def far(rank: int, **more: object) -> RankRecord:
+    return RankRecord(rank, "h1", tail=(f"line of {rank}",), **more)  # type: ignore[arg-type]
+
+
+SILENT = [far(1, lost_s=9.0, silent_s=8.4), far(2, lost_s=9.0, silent_s=8.4)]
+LOST = [far(1, lost_s=3.0), far(2, lost_s=3.1)]
+HOSTS_LOST = [
+    ("silent", [killed(0, 10), *SILENT], "has not been heard from for 8 s: it is down or cut off"),
+    ("others gave up", [blaming(0, 2, 8, "timeout"), *SILENT], "has not been heard from for 8 s"),
+    ("others failed", [ended(0, 1, 8), *SILENT], "has not been heard from for 8 s"),
+    ("restarted", [killed(0, 4), *LOST], "was lost: it was restarted, or all was killed there"),
+    ("others failed then", [ended(0, 1, 3.2), *LOST], "was lost: it was restarted"),
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "said"), [c[1:] for c in HOSTS_LOST], ids=[c[0] for c in HOSTS_LOST]
+)
+def test_a_host_that_is_lost_explains_what_others_say(records: list[RankRecord], said: str) -> None:
+    outcome = decide(records, None, "some words of the MPI")
+    assert (outcome.rank, outcome.exit_code, outcome.tail) == (1, 1, ("line of 1",))
+    assert outcome.message.startswith(f"host h1 (ranks 1-2) {said}")
+
+
+def test_a_rank_that_is_lost_alone_or_after_a_failure_does_not_stand_for_its_host() -> None:
+    alone = decide([killed(0, 4), LOST[0], far(2, code=-15, ended_s=4.0, ordered=True)], None)
+    assert alone.message == "rank 1 on host h1 was lost: its supervisor was killed"
+    assert decide([ended(0, 3, 1.0), *LOST], None).exit_code == 3
+
+
 @pytest.mark.parametrize(
     ("records", "rank", "code", "said"), [case[1:] for case in CAUSES], ids=[c[0] for c in CAUSES]
 )
