@@ -7,7 +7,6 @@ hosts they use that which started them, from the first group of all ranks on unt
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from blinkrun.comm.mpi import MpiControl
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # its workers inherit what an MPI told torchrun itself
-_END_LOOK_S = 0.01  # between looks whether all ranks have come to their end
 
 
 @dataclass(slots=True)
@@ -48,8 +46,7 @@ def join(control: ControlPlane, *, of_all_ranks: bool, timeout_s: float) -> MpiC
         return None
     from blinkrun.comm import mpi  # noqa: PLC0415 - initialises MPI
 
-    world = mpi.MPI.COMM_WORLD
-    ranks = control.allgather(world.Get_rank())
+    ranks = control.allgather(mpi.rank_among_all())
     if len(set(ranks)) < control.size:  # each is alone: nothing has joined them
         return None
     if _state.everyone is None:
@@ -68,11 +65,8 @@ def end(before: Sequence[Callable[[], None]] = ()) -> None:
         return
     from blinkrun.comm import mpi  # noqa: PLC0415
 
-    if mpi.MPI.Is_finalized():
+    if not mpi.come_to_the_end():
         return
-    met = mpi.MPI.COMM_WORLD.Ibarrier()
-    while not met.Test():
-        time.sleep(_END_LOOK_S)
     for function in before:
         function()
     everyone.finalize()

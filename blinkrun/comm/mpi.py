@@ -37,6 +37,7 @@ if not MPI.Is_initialized():  # a program has set mpi4py.rc.initialize = False
     _is_ours = True
 
 MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
+END_LOOK_S = 0.01  # between looks whether all ranks have come to their end
 MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
 # What Open MPI sends at once by TCP is 64 KiB with its head; what is larger it first offers, and the
 # answer queues behind data: 16 MiB at 1 Gbit/s took 155 ms, not 141.
@@ -176,6 +177,24 @@ def ranks_of(comm: Any) -> list[Rank]:
     finally:
         group.Free()
         everyone.Free()
+
+
+def rank_among_all() -> Rank:
+    """Return this process's rank in MPI_COMM_WORLD."""
+    return int(MPI.COMM_WORLD.Get_rank())
+
+
+def come_to_the_end() -> bool:
+    """Return True when all that MPI started have called it, asleep until then; False if MPI is over.
+
+    Without a deadline, as MPI_Finalize.
+    """
+    if MPI.Is_finalized():
+        return False
+    met = MPI.COMM_WORLD.Ibarrier()
+    while not met.Test():
+        time.sleep(END_LOOK_S)
+    return True
 
 
 def library() -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from blinkrun.executors.emulation import Emulation
     from blinkrun.planner.hosts_plan import HostsPlan
     from blinkrun.planner.plan import Plan
-    from blinkrun.schedule.ir import Addressing
+    from blinkrun.schedule.ir import Addressing, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,14 @@ class Executor(ABC):
     @abstractmethod
     def load(self, collective: Collective, root: Rank) -> None:
         """Lower the programs of `collective` and hand them to the core, if it has them not yet."""
+
+    @abstractmethod
+    def load_program(self, program: Program, *, chunk_bytes: int = 0) -> None:
+        """Make `program` the only one for its collective and root, in place of any before.
+
+        All ranks must do so between the same two calls. Buffers must then lie where the program's
+        addressing says: in the arena for a DIRECT one.
+        """
 
     @abstractmethod
     def tune(self, tuners: Mapping[Addressing, Tuner]) -> None:

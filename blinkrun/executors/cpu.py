@@ -76,7 +76,7 @@ class CpuExecutor(Executor):
         emulation: Emulation | None = None,
         choices: Mapping[tuple[Collective, Rank], Choices] | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan: Plan = plan
         self.emulation = emulation
         self.choices = dict(choices or {})
         self.tuners: Mapping[Addressing, Tuner] = {}

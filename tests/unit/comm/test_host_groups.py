@@ -21,6 +21,14 @@ def test_places_of_a_rank():
     assert place.local_ranks == (2, 3, 4)
 
 
+def test_hosts_whose_ranks_are_not_side_by_side():
+    place = World(rank=2, size=4, hosts=("a", "b", "a", "c"), groups=((0, 2), (1,), (3,)))
+    assert place.host_of == (0, 1, 0, 2)
+    assert place.host_names == ("a", "b", "c")
+    assert place.leaders == (0, 1, 3)
+    assert place.local_rank == 1
+
+
 def test_a_process_alone_is_a_world_of_one():
     alone = gather_world(LoopbackControl())
     assert (alone.rank, alone.size, alone.groups) == (0, 1, ((0,),))
