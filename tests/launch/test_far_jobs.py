@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from support.launching import PROGRAM, Ended
 from support.places import TESTS
 
 CORE_PROGRAM = str(TESTS / "launch/cases/core_program.py")
+SECRET = re.compile(r"\b[0-9a-f]{32}\b")
 CUT_S = 1.5  # some of TCP's attempts to send again fail, and beats are missed
 SHOW = (
     "import os, platform, sys; e = os.environ; print(platform.node(), os.getcwd(), e['FOO'],"
@@ -50,6 +53,19 @@ def test_ranks_of_all_hosts_see_one_job(hosts: DistantHosts, tmp_path: Path) -> 
         f"[2] {two} {tmp_path} bar {max(1, cores // 2)} False False ",
     ]
     assert f"hosts: {one}:1 {two}:2" in ended.err
+    commands = hosts.commands(1)
+    assert commands
+    assert not any(SECRET.search(text) for text in [*commands, ended.err])
+
+
+def test_input_and_output_of_a_rank_on_another_host_pass_as_they_are(
+    hosts: DistantHosts, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * 4096
+    words = [*slots(hosts, 0, 1), "--no-prefix", "--no-preflight", "base64", "-w0"]
+    ended = hosts.launch(words, cwd=tmp_path, stdin=data).end()
+    assert (ended.code, ended.err) == (0, "")
+    assert base64.b64decode(ended.out) == data
 
 
 def test_a_rank_that_fails_on_another_host_ends_the_job(

@@ -53,6 +53,7 @@ class Host:
         with self._holder.stdout as said:
             assert said.readline() == b"up\n"
         self.first = children(self._holder.pid)[0]
+        self.commands: list[str] = []  # all that the agent was asked to run here
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / f"{name}.sshd"))
         (folder / f"{address_of(name)}.sshd").symlink_to(f"{name}.sshd")
@@ -82,6 +83,7 @@ class Host:
 
     def _run(self, link: socket.socket) -> None:
         command, fds, _, _ = socket.recv_fds(link, 1 << 20, 3)
+        self.commands.append(command.decode())
         words = [*self.enter("/"), "env", "-i", "HOME=/", "USER=root", "PATH=/usr/bin:/bin"]
         words += ["sh", "-c", command.decode()]
         started = subprocess.Popen(words, stdin=fds[0], stdout=fds[1], stderr=fds[2])
@@ -120,6 +122,10 @@ class DistantHosts:
         self.agent = str(folder / "agent")
         Path(self.agent).write_text(_AGENT.format(folder=folder, python=sys.executable))
         Path(self.agent).chmod(0o755)
+
+    def commands(self, index: int) -> list[str]:
+        """Return what the agent was asked to run on host `index`."""
+        return self._hosts[index].commands
 
     def refuse(self, index: int) -> None:
         """Let the agent find nobody on host `index`."""
