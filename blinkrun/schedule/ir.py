@@ -21,8 +21,9 @@ to k + 1; `Wait` on it lets chunk k pass when it is at least k + 1 - lag.
 goes from host to host is a *message* of one chunk, on a *stream*: `Send` and `Recv` start it, at
 once, and `Sent` and `Arrived` hold their channel until it is through. A message is through when
 both its ends have been started; until then neither operand may be written, nor that of `Recv` read.
-A rank leaves a call when its own messages are through. Two channels do so what one cannot: the one
-starts messages ahead of the other, which waits for them.
+Nothing tells that but `Sent` and `Arrived`: not what is heard from the other end, and `Sent` says
+nothing of the other end. A rank leaves a call when its own messages are through. Two channels do so
+what one cannot: the one starts messages ahead of the other, which waits for them.
 """
 
 from __future__ import annotations
