@@ -131,8 +131,15 @@ class Driver:
             finally:
                 self._leave(me)
 
-    def drain(self) -> None:
-        """Drive once without waiting, as the last thing: post what is there, run what is ready."""
+    def drain(self, is_out: Callable[[], bool]) -> None:
+        """Drive until `is_out`, as the last thing: post what is there, run what is ready.
+
+        Parameters
+        ----------
+        is_out : callable
+            Whether what was posted last has been read: what comes behind it is not for this rank.
+            Inside a host it is there at once; other hosts have to answer first.
+        """
         if self.is_driver:
             return
         me = threading.get_ident()
@@ -147,7 +154,9 @@ class Driver:
                 self._changed.wait(0.1)
             self._owner = me
         try:
-            self._drive(lambda: True, may_spin=False)
+            while not self._drive_once(may_spin=False, is_done=is_out):
+                if time.monotonic() > ends_s:
+                    return
         finally:
             self._leave(me)
 
@@ -271,19 +280,27 @@ class Driver:
                 self._kick()
 
     def _drive(self, is_done: Callable[[], bool], *, may_spin: bool) -> None:
-        while True:
-            with self.mutex:
-                self._post()
-            messages = self._journal.read()
-            if messages:
-                self._take_in(messages, may_spin)
-                if self._waiting:
-                    self.wake_all()
-            if is_done() or self._stopping:
-                return
-            if not messages:
-                self._doze(may_spin)
-            self._look_around()
+        def is_over() -> bool:
+            return is_done() or self._stopping
+
+        while not self._drive_once(may_spin=may_spin, is_done=is_over):
+            pass
+
+    def _drive_once(self, *, may_spin: bool, is_done: Callable[[], bool]) -> bool:
+        """Post and read; True if it is done, else wait for more if nothing had come."""
+        with self.mutex:
+            self._post()
+        messages = self._journal.read()
+        if messages:
+            self._take_in(messages, may_spin)
+            if self._waiting:
+                self.wake_all()
+        if is_done():
+            return True
+        if not messages:
+            self._doze(may_spin)
+        self._look_around()
+        return False
 
     def _post(self) -> bool:
         """Post what is in the outbox; the mutex is held, so that posts keep their order."""

@@ -291,7 +291,7 @@ class Engine:
             with self._mutex:
                 self._negotiator.leave()
                 self._driver.queued(sync=True)
-            self._driver.drain()
+            self._driver.drain(lambda: self.world.rank in self._negotiator.left)
 
     def abandon(self, handle: Handle, reason: str) -> None:
         """Let a request fail on the ranks that have submitted it, unless all have; never waits."""

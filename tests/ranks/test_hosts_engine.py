@@ -46,3 +46,8 @@ def test_sets_and_errors(run_ranks):
 def test_a_rank_that_waits_for_another_host_sleeps(run_ranks):
     results = run_ranks("engine_cases:waits_without_burning", size=2, hosts=[0, 1], seconds=1)
     assert results[0] == [pytest.approx(0.0, abs=0.05)] * 2  # of a second
+
+
+def test_who_waits_in_a_group_makes_room_for_other_hosts_posts(run_ranks):
+    said = run_ranks("group_cases:posting_before_entering", size=2, hosts=[0, 1])
+    assert said == [2_000_000] * 2

@@ -227,6 +227,8 @@ def posting_before_entering():
         for _ in range(5):
             world.journal.post(b"x" * 400_000)
     group.barrier()
-    read = sum(len(message) for _, message in world.journal.read())
+    read = 0
+    while read < 2_000_000 and world.journal.wait(8.0, may_spin=False):  # it may be on its way
+        read += sum(len(message) for _, message in world.journal.read())
     world.barrier()
     return read
