@@ -69,6 +69,7 @@ class Job:
         self._running = False
         self._reason: Reason | None = None
         self._start_problem = ""
+        self._words_of_mpi: str | None = None  # to quote with it; None: all that there are
         self._kill_steps: list[tuple[float, int]] = []  # (when, signal), 0: give up
         self._begin_end_s: float | None = None
         self._given_up = False
@@ -215,6 +216,7 @@ class Job:
         problems = [] if self._spread is None else self._spread.problems(self._mpi.text())
         if problems:
             self._start_problem = "\nblinkrun: ".join(problems)
+            self._words_of_mpi = ""  # they say the same in more lines
         elif self._mpi.status() is not None:
             status = self._mpi.status()
             missing = self._missing()
@@ -222,6 +224,7 @@ class Job:
         elif now_s >= self._started_s + self._spec.start_timeout_s:
             limit = f"{self._spec.start_timeout_s:g} s (--start-timeout)"
             self._start_problem = f"{self._missing()} did not come up in {limit}"
+            self._words_of_mpi = self._mpi.text()  # before it is told to end
 
     def _missing(self) -> str:
         """Return in words which ranks have not come up, and on which hosts."""
@@ -435,7 +438,8 @@ class Job:
 
     def _outcome(self) -> Outcome:
         if self._start_problem:
-            return Outcome(EXIT_FAILED, _with_words_of_mpi(self._start_problem, self._mpi.text()))
+            words = self._mpi.text() if self._words_of_mpi is None else self._words_of_mpi
+            return Outcome(EXIT_FAILED, _with_words_of_mpi(self._start_problem, words))
         records = [
             self._ranks[rank].record(self._sink.tails[rank].lines()) for rank in sorted(self._ranks)
         ]
