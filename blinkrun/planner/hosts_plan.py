@@ -3,9 +3,11 @@
 A value like `Plan`, and the same on all ranks that make it of the same hosts: nothing is sent.
 Packings are made when they are first asked for.
 
-Chunks are as long as pipelining wants them. A part of b bytes takes (b / c + h) (o + c / r) in
-chunks of c, over h hops that carry r each and take o for every message: least with
-c = sqrt(b o r / h). So many bytes, as a power of two between 32 and 256 KiB, are a chunk.
+A chunk is a fourth of what a tree carries, or an eighth where data passes several networks one
+after the other: so many keep all links busy. It has at most 256 KiB, which was the fastest length
+from 1 Gbit/s to what a machine hands itself; where the network is fast and far, as much as keeps it
+full with the few chunks that a tree has under way, up to 1 MiB. Below 32 KiB messages cost more
+than waiting for each other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import json
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from math import isqrt
 from typing import Any
 
 from blinkrun.errors import PlanError, TopologyError
@@ -31,8 +32,8 @@ from blinkrun.types import Collective, Rank
 __all__ = ["HostsPlan", "Network"]
 
 HOSTS_PLAN_VERSION = 1  # raised when the same hosts would be planned differently
-LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 32 << 10, 256 << 10
-_HOPS = 3  # of a chunk of allreduce in a pipeline: up in the host, over the network, down
+LEAST_CHUNK_BYTES, USUAL_CHUNK_BYTES, MOST_CHUNK_BYTES = 32 << 10, 256 << 10, 1 << 20
+_UNDER_WAY = 4  # chunks of a tree between two hosts: the depth of slots of `schedule.lower_builder`
 _SIZES = [1 << bits for bits in range(16, 34)]  # 64 KiB to 8 GiB: a chunk may grow at each
 
 
@@ -165,17 +166,18 @@ class HostsPlan:
 
     def _chunk_bytes(self, collective: Collective, root: Rank, size_bytes: int) -> int:
         if collective.label not in list(Flow):
-            return MOST_CHUNK_BYTES
+            return USUAL_CHUNK_BYTES
         packing = self.packing(collective, root)
-        # of all roots together, each tree carries its part of one rank's block
-        num_trees = packing.shares / max(tree.stop - tree.start for tree in packing.trees)
-        num_trees *= self.size if packing.joint else 1
-        part_bytes = size_bytes / num_trees
-        overhead_us = max(network.latency_us for network in self.network)
-        rate = float(packing.rate) / num_trees  # MB/s are bytes a us
-        wanted = isqrt(int(part_bytes * overhead_us * rate / _HOPS))
-        power = 1 << max(0, wanted.bit_length() - 1)
-        return min(max(power, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
+        largest = max(tree.stop - tree.start for tree in packing.trees)
+        num_trees = Fraction(packing.shares * (self.size if packing.joint else 1), largest)
+        passes_several = len(self.hosts) > 2 and collective is not Collective.ALLREDUCE
+        wanted = _power(size_bytes / num_trees / (8 if passes_several else 4))
+        latency_us = max(network.latency_us for network in self.network)
+        # MB/s are bytes a us; a message and what tells of its arrival
+        under_way = packing.rate * 2 * latency_us
+        window = 2 * _power(under_way / (num_trees * _UNDER_WAY))
+        most = min(max(window, USUAL_CHUNK_BYTES), MOST_CHUNK_BYTES)
+        return min(max(wanted, LEAST_CHUNK_BYTES), most)
 
     def describe(self) -> str:
         """Return a few lines for people: the hosts, and what collectives use."""
@@ -254,6 +256,11 @@ def _network_in(data: dict[str, Any]) -> Network:
     return Network(
         Fraction(data["mb_per_s"]), data["latency_us"], data["nics"], tuple(data["nic_of"])
     )
+
+
+def _power(number: Fraction) -> int:
+    """Return the largest power of two up to a number, at least 1."""
+    return 1 << max(0, int(number).bit_length() - 1)
 
 
 def _rate(mb_per_s: Fraction | int) -> str:

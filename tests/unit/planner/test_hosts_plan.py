@@ -228,6 +228,20 @@ def test_chunks_grow_with_sizes_and_are_neither_tiny_nor_huge(collective, mb_per
     assert LEAST_CHUNK_BYTES <= lengths[0] <= lengths[-1] <= MOST_CHUNK_BYTES
 
 
+def test_a_fast_and_far_network_gets_chunks_that_keep_it_full():
+    """12.5 GB/s and back in 200 us: 2.5 MB are on their way, in 4 chunks of each of 2 trees."""
+    host = cpu_host(1)
+    far = HostsPlan((host, host), in_blocks((1, 1)), (Network(12_500, 100),) * 2)
+    near = HostsPlan((host, host), in_blocks((1, 1)), (Network(125, 100),) * 2)
+    for collective, (_, longest) in (
+        (Collective.ALLREDUCE, far.chunks(Collective.ALLREDUCE)[-1]),
+        (Collective.BROADCAST, far.chunks(Collective.BROADCAST)[-1]),
+    ):
+        num_trees = len(far.packing(collective).trees)
+        assert 12_500 * 2 * 100 <= longest * 4 * num_trees <= 4 * 12_500 * 2 * 100
+        assert near.chunks(collective)[-1] == (None, 256 << 10)
+
+
 def test_a_plan_says_what_it_is():
     plan = plan_of_sizes((3, 2), ranks=((0, 1, 4), (2, 3)))
     text = plan.describe().splitlines()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from blinkrun.errors import PlanError, UnreachableRankError
 from blinkrun.executors import reference
 from blinkrun.planner.multihost import local_trees, plan_equal_hosts, plan_hosts
+from blinkrun.planner.multihost_bound import outside_bounds
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.solve import pack
 from blinkrun.schedule.lower import lower_packing
@@ -205,6 +206,13 @@ def test_many_equal_hosts_are_planned_by_one(num_hosts):
         assert tree.parents[: host.size] == each.tree.parents(host.size)
         part = Fraction(tree.stop - tree.start, packing.shares)
         assert part == each.part / num_hosts
+
+
+def test_large_hosts_are_proven_by_the_network_alone():
+    """To pack them with what is outside would take its time."""
+    hosts = [induce(DGX2, range(12)), induce(DGX1V, [0])]
+    joined = join_hosts(hosts, network_gbps=40)
+    assert list(outside_bounds(hosts, joined, Flow.BOTH, None, [0])) == []
 
 
 def test_a_single_host_is_planned_as_ever():
