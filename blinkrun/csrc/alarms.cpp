@@ -11,12 +11,18 @@ namespace {
 
 constexpr uint64_t kPatience = 200'000'000;  // for what is told to be on its way
 constexpr timespec kPause{0, 1'000'000};
+constexpr uint64_t kOvertaken = 300'000'000;  // by an alarm: what was sent before it
 
 }  // namespace
 
 Alarms::Alarms(const MpiConfig& mpi, const Hosts& hosts, Waiter& waiter)
-    : hosts_(hosts), waiter_(waiter), left_(hosts.size()), messages_(mpi) {
+    : hosts_(hosts), waiter_(waiter), left_ns_(hosts.size()), messages_(mpi) {
   standing_ = messages_.recv_any(&incoming_, sizeof incoming_, kAlarmTag);
+}
+
+bool Alarms::is_gone(uint32_t rank) {
+  const uint64_t left_ns = left_ns_[rank].load(std::memory_order_acquire);
+  return left_ns && now_ns() - left_ns > kOvertaken;
 }
 
 void Alarms::look() {
@@ -40,7 +46,7 @@ void Alarms::take_news(std::vector<Alarm>& news) {
 
 void Alarms::take(const Alarm& alarm) {
   if (alarm.kind == uint32_t(AbortKind::kNone)) {
-    left_[alarm.from].store(true, std::memory_order_release);
+    left_ns_[alarm.from].store(now_ns(), std::memory_order_release);
   } else {
     waiter_.abort_as_told(AbortKind(alarm.kind), alarm.rank, alarm.about, alarm.text);
   }
@@ -91,7 +97,7 @@ void Alarms::leave() {
 bool Alarms::all_left() {
   look();
   for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
-    if (!hosts_.is_here(rank) && !is_gone(rank)) return false;
+    if (!hosts_.is_here(rank) && !has_left(rank)) return false;
   return true;
 }
 

@@ -17,7 +17,8 @@ class Alarms : public Elsewhere {
   Alarms(const MpiConfig& mpi, const Hosts& hosts, Waiter& waiter);
 
   void look() override;  // take what has come; from any thread
-  bool is_gone(uint32_t rank) override { return left_[rank].load(std::memory_order_acquire); }
+  bool is_gone(uint32_t rank) override;
+  bool has_left(uint32_t rank) const { return left_ns_[rank].load(std::memory_order_acquire); }
   void aborted(const AbortRecord& record) override;  // this rank has recorded it: tell all
   std::string names(const std::vector<uint32_t>& ranks) const override;
   int32_t name(uint32_t rank) const override { return hosts_.name(rank); }
@@ -45,7 +46,7 @@ class Alarms : public Elsewhere {
 
   const Hosts& hosts_;
   Waiter& waiter_;
-  std::vector<std::atomic<bool>> left_;
+  std::vector<std::atomic<uint64_t>> left_ns_;  // when it was heard of; 0: not yet
   std::mutex mutex_;
   Messages messages_;
   Alarm incoming_{};

@@ -1,6 +1,6 @@
 #include "entry.hpp"
 
-#include <cstring>
+#include <algorithm>
 
 #include "arena.hpp"
 #include "waiting.hpp"
@@ -34,6 +34,7 @@ void Entry::begin(uint64_t call, const CallDesc& desc) {
   call_ = call;
   desc_ = desc;
   desc_.input = desc_.output = 0;
+  headed_.clear();
   for (Peer& peer : peers_) peer.come = peer.done = peer.begun = peer.sent = false;
 }
 
@@ -49,7 +50,11 @@ void Entry::tell(Peer& peer, Kind kind) {
 }
 
 void Entry::send(uint32_t host, char* message, size_t data_bytes) {
-  *reinterpret_cast<Head*>(message) = Head{call_, desc_, Kind::kEager, uint32_t(data_bytes), 0};
+  // The same memory may go to several hosts, and must not be written while it does.
+  if (std::find(headed_.begin(), headed_.end(), message) == headed_.end()) {
+    *reinterpret_cast<Head*>(message) = Head{call_, desc_, Kind::kEager, uint32_t(data_bytes), 0};
+    headed_.push_back(message);
+  }
   start(peer(host), message, sizeof(Head) + data_bytes);
 }
 

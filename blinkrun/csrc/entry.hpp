@@ -81,6 +81,7 @@ class Entry {
   uint64_t call_ = 0;
   CallDesc desc_{};
   std::vector<Peer> peers_;
+  std::vector<const char*> headed_;  // messages that have their head
 };
 
 }  // namespace blinkrun

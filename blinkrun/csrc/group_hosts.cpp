@@ -155,9 +155,13 @@ Entry::Wait Group::entry_wait(const Call& call, const Caller& caller) {
 std::vector<uint32_t> Group::gone_everywhere() {
   if (!network_) return gone();
   network_->look();
+  const Hosts& hosts = network_->hosts();
   std::vector<uint32_t> ranks;
-  for (uint32_t rank = 0; rank < total(); ++rank)
-    if (rank != index() && network_->is_gone(rank)) ranks.push_back(rank);
+  for (uint32_t rank = 0; rank < total(); ++rank) {
+    const bool gone = hosts.is_here(rank) ? waiter_.is_gone(hosts.index(rank))
+                                          : network_->alarms().has_left(rank);
+    if (rank != index() && gone) ranks.push_back(rank);
+  }
   return ranks;
 }
 

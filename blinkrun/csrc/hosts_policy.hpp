@@ -131,8 +131,11 @@ class EagerPolicy : public CallPolicy {
   }
 
   void missing(std::vector<uint32_t>& ranks) const {
-    for (size_t s = 0; s < ends_.size(); ++s)
-      if (is_open(s)) ranks.push_back(network_.place(program_.streams[s].rank));
+    for (size_t s = 0; s < ends_.size(); ++s) {
+      if (!is_open(s)) continue;  // else the first rank may itself wait for any of its host
+      for (uint32_t rank : network_.hosts().ranks(network_.hosts().host_of(program_.streams[s].rank)))
+        ranks.push_back(network_.place(rank));
+    }
   }
 
   WaitConfig wait_config(bool may_spin) const {

@@ -50,7 +50,7 @@ class Elsewhere {
  public:
   virtual ~Elsewhere() = default;
   virtual void look() = 0;  // take what they have told; may record that the job is aborted
-  virtual bool is_gone(uint32_t rank) = 0;
+  virtual bool is_gone(uint32_t rank) = 0;  // and nothing of what it has sent is on its way
   virtual void aborted(const AbortRecord& record) = 0;  // this rank was the first of its host
   virtual int32_t name(uint32_t rank) const = 0;
   virtual std::string names(const std::vector<uint32_t>& ranks) const = 0;  // and their hosts
@@ -143,6 +143,7 @@ class Waiter {
   void check(const std::vector<uint32_t>& ranks, Ready ready, Missing missing, uint64_t start,
              What what) {
     auto missed = [&](uint32_t rank) {
+      ready();  // takes what has come
       const std::vector<uint32_t> now = missing();
       return std::find(now.begin(), now.end(), rank) != now.end();
     };

@@ -23,6 +23,8 @@ void test_kernels();
 void test_heap();
 void test_programs(const char* path);
 void test_failures();
+void test_hosts(const char* path);
+void test_hosts_failures(const char* path);
 void test_messages();
 void test_calendars();
 void test_journal();

@@ -12,6 +12,8 @@ int main(int argc, char** argv) {
   test_calendars();
   test_journal();
   test_programs(argv[1]);
+  test_hosts(argv[1]);
+  test_hosts_failures(argv[1]);
   std::puts("all native tests passed");
   return 0;
 }

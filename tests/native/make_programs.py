@@ -2,7 +2,7 @@
 
 Plans are stars and chains, so that one-hop and deep trees, direct, staged and one-shot programs
 are all there. Those whose name begins with "paced" are for a machine with a link from every rank to
-every other, numbered by its ends.
+every other, numbered by its ends; those that begin with "hosts" run on the hosts of the digits.
 """
 
 from fractions import Fraction
@@ -11,6 +11,7 @@ from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
 from blinkrun.schedule.encode import encode
 from blinkrun.schedule.ir import Addressing
 from blinkrun.schedule.lower import lower
+from blinkrun.schedule.lower_hosts import lower_alltoall_hosts, lower_eager_hosts, lower_hosts
 from blinkrun.schedule.routes import Routes
 from blinkrun.topology.graph import Link, LinkKind, Resource, Topology
 from blinkrun.types import Collective
@@ -58,6 +59,25 @@ def show(name, program, links=None):
         print(name, program.size, rank, words)
 
 
+def over(hosts, shape):
+    """Yield programs for ranks on `hosts`: trees cross from one to another wherever they do."""
+    planned = plan(shape, len(hosts))
+    trees = {
+        Collective.ALLREDUCE: planned.allreduce,
+        Collective.ALLGATHER: planned.allgather,
+        Collective.REDUCESCATTER: planned.reducescatter,
+    }
+    yield lower_eager_hosts(hosts)
+    for addressing in Addressing:
+        yield lower_alltoall_hosts(hosts, addressing=addressing)
+        for collective, packing in trees.items():
+            yield lower_hosts(packing, collective, hosts, addressing=addressing)
+        for root in range(len(hosts)):
+            how = {"root": root, "addressing": addressing}
+            yield lower_hosts(planned.broadcast[root], Collective.BROADCAST, hosts, **how)
+            yield lower_hosts(planned.reduce[root], Collective.REDUCE, hosts, **how)
+
+
 def main():
     for size in (1, 2, 3, 5):
         for shape in (star, chain):
@@ -77,6 +97,10 @@ def main():
                         show(shape.__name__, program)
                         if not eager and size > 1:
                             show(f"paced-{shape.__name__}", program, routes(size))
+    for hosts in ((0, 1), (0, 0, 1, 1), (0, 1, 0, 2, 1)):
+        for shape in (star, chain):
+            for program in over(hosts, shape):
+                show(f"hosts-{shape.__name__}-{''.join(map(str, hosts))}", program)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ constexpr uint32_t kWriters = 2;  // threads of a rank that post
 const Caller kSleepy{[] {}, [] {}, false};
 
 Control control_of(Host& host) {
-  char* base = host.control.data() + (64 - uintptr_t(host.control.data()) % 64) % 64;
-  return Control::at(base, host.groups.size());
+  return Control::at(host.memory.base(), host.groups.size());
 }
 
 template <class Condition> void until(Condition condition) {
