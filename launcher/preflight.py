@@ -18,7 +18,7 @@ from blinkrun.launcher.mpiexec import Mpi
 from blinkrun.launcher.questions import Question
 from blinkrun.launcher.spec import Form, Program
 from blinkrun.launcher.survey import ask_all
-from blinkrun.launcher.verdict import OURS, Here, problems_of
+from blinkrun.launcher.verdict import OURS, Here, problems_of, told_twice
 from blinkrun.version import __version__
 
 DEADLINE_S = 15.0
@@ -93,7 +93,8 @@ def check(  # noqa: PLR0913 - one call, all by name
             for line in problems_of(
                 answer, here, question, agent=agent, hosts=len(remote), deadline_s=deadline_s
             )
-        ),
+        )
+        + tuple(told_twice(answers)),
         cores={host: usable_cores(found) for host, found in facts.items()},
         reached_at={host: found["reached"] for host, found in facts.items() if found["reached"]},
     )

@@ -97,6 +97,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
     """Return what this host is and has; parts that cannot be found are None or empty."""
     found: dict[str, Any] = {
         "host": socket.gethostname(),
+        "boot": _read("/proc/sys/kernel/random/boot_id").strip(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "machine": os.uname().machine,

@@ -104,6 +104,28 @@ def problems_of(  # noqa: PLR0913 - one call, all by name
     return [f"{who} {line}" for line in lines]
 
 
+def told_twice(answers: Sequence[Answer]) -> list[str]:
+    """Return a line for each host that has answered to several names: an MPI cannot start there.
+
+    Containers of one machine share its kernel, and hosts may all be called localhost; with the same
+    addresses as well it is one host.
+    """
+    found: dict[tuple[Any, ...], list[Answer]] = {}
+    for answer in answers:
+        if answer.facts is not None:
+            addresses = sorted(
+                at for each in answer.facts["interfaces"] for at in each["addresses"]
+            )
+            who = (answer.facts["host"], answer.facts["boot"], *addresses)
+            found.setdefault(who, []).append(answer)
+    return [
+        f"host {first.host} is {', '.join(each.host for each in rest)} as well: give all slots of it"
+        " under one name"
+        for first, *rest in found.values()
+        if rest
+    ]
+
+
 def _why_silent(answer: Answer, question: Question, agent: str, deadline_s: float) -> str:
     said = _last_line(answer.said)
     if answer.problem.startswith("agent: "):

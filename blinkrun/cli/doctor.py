@@ -137,7 +137,7 @@ def _compared(
         return []
     from blinkrun.launcher.preflight import this_host  # noqa: PLC0415
     from blinkrun.launcher.remote import agent_words  # noqa: PLC0415
-    from blinkrun.launcher.verdict import problems_of  # noqa: PLC0415
+    from blinkrun.launcher.verdict import problems_of, told_twice  # noqa: PLC0415
 
     here = this_host(question, mpi)
     agent = agent_words(options.agent, os.environ)
@@ -152,7 +152,7 @@ def _compared(
             hosts=len(answers),
             deadline_s=options.deadline_s,
         )
-    ]
+    ] + told_twice(answers)
 
 
 def _json(seen: Seen) -> dict[str, Any]:

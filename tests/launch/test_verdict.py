@@ -10,7 +10,7 @@ from blinkrun.launcher.mpiexec import Kind, Mpi
 from blinkrun.launcher.preflight import script_of, usable_cores
 from blinkrun.launcher.questions import Answer, Question
 from blinkrun.launcher.spec import Form, Program
-from blinkrun.launcher.verdict import OURS, Here, problems_of
+from blinkrun.launcher.verdict import OURS, Here, problems_of, told_twice
 
 MPI = Mpi("/e/bin/mpiexec", Kind.OPENMPI, "5.0.11")
 QUESTION = Question(python="/e/bin/python", files=(OURS, "/w/train.py"), cwd="/w", mpiexec=MPI.path)
@@ -20,6 +20,8 @@ ETH0 = {"name": "eth0", "addresses": ["10.0.0.2/24"], "mtu": 1500, "up": True}
 
 def facts(**changes: Any) -> dict[str, Any]:
     well = {
+        "host": "b",
+        "boot": "b0b0",
         "machine": "x86_64",
         "python": "3.11.9",
         "blinkrun": {"folder": "/e/blinkrun", "version": "0.1.0", "core": True},
@@ -129,6 +131,14 @@ def test_firewalls_between_hosts_are_named_with_both_ends() -> None:
     answer = answered()
     answer.is_reached = False
     assert lines(answer)[0].startswith("host b takes no connection from this host at 10.0.0.2:")
+
+
+def test_a_host_that_has_two_names_is_told() -> None:
+    """Open MPI's daemons of one host spoilt each other, and said what helped nobody."""
+    again = Answer("10.0.0.2", shell=True, facts=facts(), address="10.0.0.2")
+    elsewhere = Answer("c", shell=True, facts=facts(interfaces=[]), address="10.0.0.3")
+    (line,) = told_twice([answered(), Answer("d"), elsewhere, again])
+    assert line == "host b is 10.0.0.2 as well: give all slots of it under one name"
 
 
 UNREACHED = [
