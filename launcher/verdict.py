@@ -119,8 +119,8 @@ def told_twice(answers: Sequence[Answer]) -> list[str]:
             who = (answer.facts["host"], answer.facts["boot"], *addresses)
             found.setdefault(who, []).append(answer)
     return [
-        f"host {first.host} is {', '.join(each.host for each in rest)} as well: give all slots of it"
-        " under one name"
+        f"host {first.host} is {', '.join(each.host for each in rest)} as well: give all slots of"
+        " it under one name"
         for first, *rest in found.values()
         if rest
     ]
