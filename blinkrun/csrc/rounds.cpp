@@ -7,7 +7,7 @@ namespace blinkrun {
 bool Rounds::must_send(bool has_data) const {
   const uint64_t begun = *std::max_element(got_.begin(), got_.end());
   const uint64_t mine = got_[host_];
-  return mine < begun || (has_data && mine - taken_ < kAhead);
+  return (mine < begun || has_data) && mine - taken_ < kAhead;
 }
 
 bool Rounds::complete() const {

@@ -18,7 +18,7 @@ using Batch = std::shared_ptr<const std::vector<char>>;
 
 class Rounds {
  public:
-  static constexpr uint64_t kAhead = 4;  // rounds that a host begins before the first is complete
+  static constexpr uint64_t kAhead = 4;  // rounds in which a host speaks before the first is complete
 
   Rounds(uint32_t num_hosts, uint32_t host) : host_(host), batches_(num_hosts), got_(num_hosts) {}
 

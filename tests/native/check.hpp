@@ -28,3 +28,4 @@ void test_hosts_failures(const char* path);
 void test_messages();
 void test_calendars();
 void test_journal();
+void test_relay();
