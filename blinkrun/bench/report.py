@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,9 +148,9 @@ def hosts_report(outcomes: Sequence[Outcome], stem: str) -> list[str]:
         " and gloo take turns in one job; MPICH in a job of its own on the same hosts right after,"
         " with blinkrun over MPICH beside it. Milliseconds, medians over launches. The bound is the"
         " bytes that each host must send, 2(h-1)/h of the size for h hosts, at the link's rate;"
-        " Ethernet and TCP headers take 4 % of it. Simulated: the job's own program over the network"
-        " that it measured when it started. Cores: how many all ranks together kept busy, waiting"
-        " included.",
+        " Ethernet and TCP headers take 4 % of it. Simulated: the job's own program over the"
+        " network that it measured when it started. Cores: how many all ranks together kept busy,"
+        " waiting included.",
         "",
         "## Goals",
         "",
@@ -273,10 +274,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if runs:
             short = [shorten(run) for run in runs] if args.quick else runs
             launch = on_hosts if subject == HOSTS else None
-            outcomes = carry_out(short, 1 if args.quick else args.launches, launch)
-            log.say(f"bench report: wrote {write(subject, outcomes, args.folder)}")
+            for outcomes in carry_out(short, 1 if args.quick else args.launches, launch):
+                log.say(f"bench report: wrote {write(subject, outcomes, args.folder)}")
     return 0 if any(chosen.values()) else 1
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # hosts go, too
     sys.exit(main())

@@ -9,7 +9,7 @@ import string
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,28 +136,28 @@ def shorten(run: Run) -> Run:
 
 def carry_out(
     runs: Sequence[Run], num_launches: int, launch: Launch | None = None
-) -> list[Outcome]:
+) -> Iterator[list[Outcome]]:
     """Launch all `runs` some times, in turns: those that are compared meet the same machine.
 
-    `launch` says how, if not as a command on this machine.
+    `launch` says how, if not as a command on this machine. Yields what there is after each turn.
 
     Raises
     ------
     LaunchError
         If a launch fails or takes longer than 15 minutes; the message ends with what it wrote.
     """
-    tables: list[list[str]] = [[] for _ in runs]
+    tables: list[str] = []
     results: list[list[Any]] = [[] for _ in runs]
     for turn in range(num_launches):
         for i, run in enumerate(runs):
             log.say(f"bench report: {run.name}, launch {turn + 1} of {num_launches}")
             table, result = (launch or on_this_machine)(run)
-            tables[i].append(table)
+            tables += [table] if turn == 0 else []
             results[i].append(result)
-    return [
-        Outcome(run, " ".join(["blinkrun", *command(run)]), tables[i][0], tuple(results[i]))
-        for i, run in enumerate(runs)
-    ]
+        yield [
+            Outcome(run, " ".join(["blinkrun", *command(run)]), tables[i], tuple(results[i]))
+            for i, run in enumerate(runs)
+        ]
 
 
 def command(run: Run, hosts: Sequence[str] = string.ascii_lowercase) -> list[str]:

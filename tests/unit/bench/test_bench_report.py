@@ -125,6 +125,24 @@ def test_the_machine_is_a_word_for_files_and_words_for_people():
     assert "cores" in machine
 
 
+def test_runs_take_turns_and_each_turn_gives_a_report():
+    launched = []
+
+    def launch(run):
+        launched.append(run.name)
+        return f"table {len(launched)}", {"launch": len(launched)}
+
+    both = [runs.Run(name, 2, ("--sizes", "4")) for name in ("first", "second")]
+    turns = list(runs.carry_out(both, 2, launch))
+    assert launched == ["first", "second"] * 2
+    assert [[outcome.launches for outcome in turn] for turn in turns] == [
+        [({"launch": 1},), ({"launch": 2},)],
+        [({"launch": 1}, {"launch": 3}), ({"launch": 2}, {"launch": 4})],
+    ]
+    assert [outcome.table for outcome in turns[1]] == ["table 1", "table 2"]
+    assert turns[0][1].command == "blinkrun -np 2 bench --sizes 4"
+
+
 def test_a_launch_that_fails_says_what_it_wrote_last():
     command = ["python3", "-c", "import sys; sys.stderr.write('it broke\\n'); sys.exit(3)"]
     with pytest.raises(LaunchError, match=r"ended with exit code 3: it broke"):
