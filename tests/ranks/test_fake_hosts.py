@@ -1,8 +1,16 @@
 """Fake hosts: what other tests rely on."""
 
+import importlib.util
+import json
 import subprocess
 
-from support.fake_hosts import fake_hosts
+import pytest
+from support.fake_hosts import SCRIPT, fake_hosts, why_no_fake_hosts
+
+from blinkrun.bench.host_runs import OnFakeHosts
+from blinkrun.bench.predicted import predicted_us
+from blinkrun.bench.runs import Run
+from blinkrun.planner.hosts_plan import HostsPlan
 
 LIMIT_S = 20.0
 
@@ -32,3 +40,18 @@ def test_hosts_have_names_and_a_network_of_their_own_and_leave_nothing():
             assert left.poll() is None
     assert left.wait(LIMIT_S) != 0
     assert not [name for name in said(["ip", "netns"]).split() if name.startswith(hosts.prefix)]
+
+
+def test_a_run_of_the_report_is_launched_on_hosts_of_its_own():
+    pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+    peers = "mpi,gloo" if importlib.util.find_spec("torch") else "mpi"
+    words = ("--sizes", "4,64K", "--against", peers, "--iters", "1", "--warmup", "1")
+    run = Run("tiny", 3, (*words, "--rounds", "1"), slots=(1, 2), rate="1gbit")
+    if why_no_fake_hosts() is not None:
+        pytest.skip(f"needs hosts: {why_no_fake_hosts()}")
+    table, result = OnFakeHosts(SCRIPT)(run)
+    assert "3 rank(s) on 2 hosts (1 + 2)" in table
+    assert result["hosts"] == [1, 2]
+    assert [row["wrong"] for row in result["rows"]] == [0, 0]
+    assert set(result["rows"][0]["peers"]) == set(peers.split(","))
+    assert predicted_us(HostsPlan.from_json(json.dumps(result["plan"])), 65536) > 0
