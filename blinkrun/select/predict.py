@@ -28,7 +28,7 @@ from blinkrun.types import Collective, Rank
 SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB
 CHANNELS = (1, 2, 4, 8)  # of a tree
 _MOST_CHANNELS = 64  # of all trees together
-SELECT_VERSION = 2  # raised when the same topology would get other choices
+SELECT_VERSION = 3  # raised when the same topology would get other choices
 _MOST_MOVES = 100_000  # steps and transfers of a run: what one simulation may take
 _REACH = 2  # times as small and as large as the formula says, chunks are tried
 _TUNED = 2  # settings whose chunks are tuned

@@ -43,6 +43,7 @@ FIGURES: dict[str, Callable[[Cost], object]] = {
     "`efficiency`": lambda cost: cost.efficiency,
     "`memory_mb_per_s`": lambda cost: f"{cost.memory_mb_per_s:,}" if cost.memory_mb_per_s else "-",
     "`peer_switch_ns`": lambda cost: f"{cost.peer_switch_ns:,}",
+    "`message_ns`": lambda cost: f"{cost.message_ns:,}",
 }
 
 
