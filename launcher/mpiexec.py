@@ -79,6 +79,9 @@ _OF_HOSTS = re.compile(
     r"|(OMPI|PRTE)_MCA_ras\w*"
 )
 
+# Open MPI would ask the batch system around it for hosts, and compare.
+_NO_BATCH_SYSTEM = "^slurm,pbs,tm,lsf,gridengine,flux,alps,loadleveler"
+
 
 def identify(version_text: str) -> tuple[Kind, str] | None:
     """Return kind and version from what ``mpiexec --version`` prints, or None if it is unknown.
@@ -140,6 +143,7 @@ def _reaching(mpi: Mpi, reach: Reach) -> list[str]:
         option, shell = ("--prtemca", "plm_ssh") if mpi.major >= 5 else ("--mca", "plm_rsh")
         network = "prte_if_include" if mpi.major >= 5 else "oob_tcp_if_include"
         words = ["--hostfile", reach.host_file, option, "plm", shell[4:]]
+        words += [option, "ras", _NO_BATCH_SYSTEM]
         words += [option, f"{shell}_agent", reach.agent, option, f"{shell}_no_tree_spawn", "1"]
         if reach.interfaces:
             words += [option, network, ",".join(reach.interfaces)]

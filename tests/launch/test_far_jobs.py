@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -148,3 +148,44 @@ def test_a_host_that_is_not_there_or_lets_nobody_in(
     ended = hosts.launch([*first, *slots(hosts, 1, 1), "true"], cwd=tmp_path).end()
     start_fails(ended, f"host {hosts.names[1]}")
     assert "Connection refused" in ended.err
+
+
+def slurm(hosts: DistantHosts, folder: Path) -> dict[str, str]:
+    """Return what Slurm sets in a job on both hosts, with an srun that is the agent."""
+    (folder / "bin").mkdir()
+    srun = folder / "bin/srun"
+    srun.write_text(
+        "#!/bin/sh\nfor word; do case $word in --nodelist=*) host=${word#*=} ;; esac; done\n"
+        f'exec {hosts.agent} "$host" "$word"\n'
+    )
+    srun.chmod(0o755)
+    nodes = {"SLURM_JOB_NODELIST": f"{hosts.names[0][:-1]}[0-1]", "SLURM_JOB_NUM_NODES": "2"}
+    tasks = {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
+    path = f"{srun.parent}:{os.environ['PATH']}"
+    return {"SLURM_JOB_ID": "77", "SLURM_JOBID": "77", **nodes, **tasks, "PATH": path}
+
+
+def operator(hosts: DistantHosts, folder: Path) -> dict[str, str]:
+    """Return what Kubernetes' MPI Operator sets where an exec agent starts programs."""
+    (folder / "hostfile").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
+    return {
+        "OMPI_MCA_orte_default_hostfile": str(folder / "hostfile"),
+        "OMPI_MCA_plm_rsh_agent": hosts.agent,
+        "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    }
+
+
+@pytest.mark.parametrize("system", [slurm, operator])
+def test_a_batch_systems_hosts_and_its_way_to_start_programs(
+    hosts: DistantHosts, tmp_path: Path, system: Callable[[DistantHosts, Path], dict[str, str]]
+) -> None:
+    environ = system(hosts, tmp_path)
+    code = "import os, platform; print(platform.node(), os.environ['BLINKRUN_SIZE'])"
+    words = ["python", "-c", code]
+    ended = hosts.launch(words, cwd=tmp_path, environ=environ, names_agent=False).end()
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    assert sorted(ended.out.splitlines()) == [
+        f"[{rank}] {name} 2" for rank, name in enumerate(hosts.names)
+    ]

@@ -36,12 +36,14 @@ REACH = Reach("/t/hosts", "/t/agent", ("eth0", "ib0"), ("A", "B"))
         (
             OPENMPI_5,
             "--map-by slot:OVERSUBSCRIBE --bind-to none --hostfile /t/hosts --prtemca plm ssh"
+            " --prtemca ras ^slurm,pbs,tm,lsf,gridengine,flux,alps,loadleveler"
             " --prtemca plm_ssh_agent /t/agent --prtemca plm_ssh_no_tree_spawn 1"
             " --prtemca prte_if_include eth0,ib0 -x A -x B -n 4",
         ),
         (
             OPENMPI_4,
             "--oversubscribe --bind-to none --hostfile /t/hosts --mca plm rsh"
+            " --mca ras ^slurm,pbs,tm,lsf,gridengine,flux,alps,loadleveler"
             " --mca plm_rsh_agent /t/agent --mca plm_rsh_no_tree_spawn 1"
             " --mca oob_tcp_if_include eth0,ib0 -x A -x B -n 4",
         ),

@@ -138,10 +138,11 @@ class DistantHosts:
         cwd: Path,
         environ: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
+        names_agent: bool = True,
     ) -> DistantLaunch:
-        """Start ``blinkrun args`` on the first host; hosts must be named in `args`."""
+        """Start ``blinkrun args`` on the first host; hosts must be named in `args` or `environ`."""
         return DistantLaunch(
-            ["--launch-agent", self.agent, *args],
+            [*(["--launch-agent", self.agent] if names_agent else []), *args],
             cwd=cwd,
             environ=environ,
             stdin=stdin,
