@@ -14,12 +14,12 @@ from blinkrun.planner.multihost import local_trees, plan_equal_hosts, plan_hosts
 from blinkrun.planner.multihost_bound import outside_bounds
 from blinkrun.planner.packing import Flow
 from blinkrun.planner.solve import pack
-from blinkrun.schedule.lower import lower_packing
+from blinkrun.schedule.lower_hosts import lower_hosts
 from blinkrun.schedule.routes import Routes
 from blinkrun.schedule.verify import verify
 from blinkrun.topology.catalog import machine
 from blinkrun.topology.graph import LinkKind, induce, select_links
-from blinkrun.topology.hosts import host_of, join_hosts
+from blinkrun.topology.hosts import host_of, join_hosts, program_hosts
 from blinkrun.types import Collective
 
 DGX1V, DGX1P, DGX2 = (machine(name, "all") for name in ("dgx-1v", "dgx-1p", "dgx-2"))
@@ -55,7 +55,11 @@ def planned(name, gbps, flow, root=None):
 
 def program_of(name, gbps, flow, root=None):
     joined, packing = planned(name, gbps, flow, root)
-    return joined, lower_packing(packing, COLLECTIVE[flow], root=root or 0)
+    return joined, over_hosts(joined, packing, flow, root)
+
+
+def over_hosts(joined, packing, flow, root):
+    return lower_hosts(packing, COLLECTIVE[flow], program_hosts(joined), root=root or 0)
 
 
 @pytest.mark.parametrize("flow", COLLECTIVE)
@@ -237,7 +241,7 @@ def test_any_hosts_are_planned(groups, gbps, flow, data):
     root = None if flow is Flow.BOTH else data.draw(st.integers(0, joined.size - 1))
     packing = plan_hosts(hosts, joined, flow, root)
     assert 0 < packing.rate <= packing.bound
-    program = lower_packing(packing, COLLECTIVE[flow], root=root or 0)
+    program = over_hosts(joined, packing, flow, root)
     verify(program, links=Routes(joined).pairs())
 
 
