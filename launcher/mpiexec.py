@@ -80,6 +80,7 @@ _OF_HOSTS = re.compile(
 )
 
 # Open MPI would ask the batch system around it for hosts, and compare.
+_BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "FLUX_JOB_ID")
 _NO_BATCH_SYSTEM = "^slurm,pbs,tm,lsf,gridengine,flux,alps,loadleveler"
 
 
@@ -109,7 +110,9 @@ class Reach:
     passed: tuple[str, ...] = ()
 
 
-def arguments(mpi: Mpi, num_ranks: int, *, is_root: bool, reach: Reach | None = None) -> list[str]:
+def arguments(
+    mpi: Mpi, num_ranks: int, *, is_root: bool, reach: Reach | None = None, in_batch: bool = False
+) -> list[str]:
     """Return the command that starts `num_ranks` ranks; the ranks' own command goes behind it.
 
     Parameters
@@ -122,6 +125,8 @@ def arguments(mpi: Mpi, num_ranks: int, *, is_root: bool, reach: Reach | None = 
         Whether root starts it.
     reach : Reach or None
         The hosts; None: all ranks on this one.
+    in_batch : bool
+        Whether a batch system is around; an MPI would put ranks on the hosts of its job.
     """
     command = [mpi.path]
     if mpi.kind is Kind.OPENMPI:
@@ -134,7 +139,23 @@ def arguments(mpi: Mpi, num_ranks: int, *, is_root: bool, reach: Reach | None = 
         command += ["--bind-to", "none"]
     if reach is not None:
         command += _reaching(mpi, reach)
+    elif in_batch:
+        command += _staying(mpi)
     return [*command, "-n", str(num_ranks)]
+
+
+def _staying(mpi: Mpi) -> list[str]:
+    """Return the arguments that keep all ranks on this host, whatever a batch system offers."""
+    if mpi.kind is Kind.OPENMPI:
+        option, shell = ("--prtemca", "ssh") if mpi.major >= 5 else ("--mca", "rsh")
+        return [option, "plm", shell, option, "ras", _NO_BATCH_SYSTEM]
+    launcher = "launcher" if mpi.kind is Kind.MPICH else "bootstrap"
+    return [f"-{launcher}", "fork", "-hosts", "localhost"]
+
+
+def is_in_batch(environ: Mapping[str, str]) -> bool:
+    """Whether a batch system's job is around this process."""
+    return any(environ.get(name) for name in _BATCH_JOBS)
 
 
 def _reaching(mpi: Mpi, reach: Reach) -> list[str]:

@@ -24,6 +24,7 @@ from blinkrun.launcher.mpiexec import (
     Reach,
     arguments,
     host_file_text,
+    is_in_batch,
     outside_of_jobs,
     settings,
     told_of_hosts,
@@ -102,7 +103,13 @@ def _ready(spec: JobSpec, mpi: Mpi, base: Mapping[str, str], spread: Spread | No
     of_mpi = {name: value for name, value in spec.environ.items() if not name.startswith("LD_")}
     means = Means(
         command=[
-            *arguments(mpi, spec.num_ranks, is_root=os.geteuid() == 0, reach=reach),
+            *arguments(
+                mpi,
+                spec.num_ranks,
+                is_root=os.geteuid() == 0,
+                reach=reach,
+                in_batch=is_in_batch(base),
+            ),
             *agent_command(spec.program.argv),
         ],
         environ={**base, **added, **of_mpi},

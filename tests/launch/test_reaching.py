@@ -18,6 +18,7 @@ from blinkrun.launcher.mpiexec import (
     Reach,
     arguments,
     host_file_text,
+    is_in_batch,
     settings,
     told_of_hosts,
 )
@@ -61,6 +62,25 @@ REACH = Reach("/t/hosts", "/t/agent", ("eth0", "ib0"), ("A", "B"))
 def test_arguments_for_several_hosts(mpi: Mpi, words: str) -> None:
     """Values of variables, a secret among them, are on no command line."""
     assert arguments(mpi, 4, is_root=False, reach=REACH) == ["/m/mpiexec", *words.split()]
+
+
+NO_BATCH = "^slurm,pbs,tm,lsf,gridengine,flux,alps,loadleveler"
+
+
+@pytest.mark.parametrize(
+    ("mpi", "words"),
+    [
+        (OPENMPI_5, ["--prtemca", "plm", "ssh", "--prtemca", "ras", NO_BATCH]),
+        (OPENMPI_4, ["--mca", "plm", "rsh", "--mca", "ras", NO_BATCH]),
+        (MPICH, ["-launcher", "fork", "-hosts", "localhost"]),
+        (IMPI, ["-bootstrap", "fork", "-hosts", "localhost"]),
+    ],
+)
+def test_ranks_of_this_host_stay_here_in_a_batch_systems_job(mpi: Mpi, words: list[str]) -> None:
+    assert is_in_batch({"SLURM_JOB_ID": "7"})
+    assert not is_in_batch({"PATH": "/bin", "PBS_JOBID": ""})
+    found = arguments(mpi, 2, is_root=False, in_batch=True)
+    assert found[-len(words) - 2 : -2] == words
 
 
 def test_host_files_of_each_mpi() -> None:
