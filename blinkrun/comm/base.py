@@ -23,8 +23,8 @@ class Wire:
         ``comm`` (all ranks of the control plane, in its order, for this alone), ``byte`` and
         ``request_null``, as words.
     sizes : mapping of str to int
-        ``request_bytes`` and ``status_bytes``; ``piece_bytes``: into messages of how much data is best
-        cut, 0 where that does not matter.
+        ``request_bytes`` and ``status_bytes``; ``piece_bytes``: of the messages into which data is
+        best cut, 0 where that does not matter.
     any_source : int
         MPI_ANY_SOURCE.
     swap : callable

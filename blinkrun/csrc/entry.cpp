@@ -106,8 +106,11 @@ bool Entry::all_sent() {
 
 std::vector<uint32_t> Entry::missing() {
   std::vector<uint32_t> ranks;
-  for (Peer& peer : peers_)
-    if (!come(peer)) ranks.insert(ranks.end(), hosts_.ranks(peer.host).begin(), hosts_.ranks(peer.host).end());
+  for (Peer& peer : peers_) {
+    if (come(peer)) continue;
+    const std::vector<uint32_t>& theirs = hosts_.ranks(peer.host);
+    ranks.insert(ranks.end(), theirs.begin(), theirs.end());
+  }
   return ranks;
 }
 

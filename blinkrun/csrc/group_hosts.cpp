@@ -45,7 +45,8 @@ void Group::run_everywhere(const Program* eager, const Call& call, const Caller&
   } catch (const Failure& failure) {
     if (failure.kind == Failure::Kind::kMismatch || failure.kind == Failure::Kind::kInvalid) throw;
     if (failure.kind == Failure::Kind::kMpi)
-      waiter_.abort(AbortKind::kAborted, name(), "rank " + std::to_string(name()) + ": MPI between hosts: " + failure.text);
+      waiter_.abort(AbortKind::kAborted, name(),
+                    "rank " + std::to_string(name()) + ": MPI between hosts: " + failure.text);
     network_->abandon();
     throw;
   } catch (const Entry::Disagreement&) {
