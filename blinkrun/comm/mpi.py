@@ -39,7 +39,7 @@ if not MPI.Is_initialized():  # a program has set mpi4py.rc.initialize = False
 MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
 END_LOOK_S = 0.01  # between looks whether all ranks have come to their end
 MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
-# Open MPI sends 64 KiB, its head among them, at once by TCP. What is larger it offers first, and the
+# Open MPI sends 64 KiB, with its head, at once by TCP. What is larger it offers first, and the
 # answer queues behind data: 16 MiB at 1 Gbit/s took 155 ms, not 141.
 PIECE_BYTES = 60 << 10
 _TAGS = 1 << 14  # MPI guarantees 32767 tags
