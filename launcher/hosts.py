@@ -49,6 +49,10 @@ class Placement:
     first_rank: int
     num_ranks: int
 
+    def __str__(self) -> str:
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return f"{name}:{self.num_ranks}"
+
     @property
     def ranks(self) -> range:
         """The ranks, which are numbered host by host."""

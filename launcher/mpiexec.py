@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from blinkrun.errors import UsageError
 from blinkrun.launcher.hosts import Placement
 
 
@@ -183,6 +184,12 @@ def host_file_text(mpi: Mpi, placements: Sequence[Placement]) -> str:
     >>> host_file_text(Mpi("mpiexec", Kind.MPICH, "5.0"), [Placement("a", 0, 2)])
     'a:2\n'
     """
+    for host in placements:
+        if ":" in host.name and mpi.kind is not Kind.OPENMPI:
+            raise UsageError(
+                f"host {host.name}: {mpi.kind.title} takes no IPv6 addresses; name the host, in"
+                " /etc/hosts if nowhere else"
+            )
     between = " slots=" if mpi.kind is Kind.OPENMPI else ":"
     return "".join(f"{host.name}{between}{host.num_ranks}\n" for host in placements)
 

@@ -180,7 +180,7 @@ def _print_command(spec: JobSpec, ready: Ready) -> None:
 
 
 def _in_words(hosts: Hosts) -> str:
-    return " ".join(f"{place.name}:{place.num_ranks}" for place in hosts.placements)
+    return " ".join(str(place) for place in hosts.placements)
 
 
 def _explain(spec: JobSpec, ready: Ready) -> None:

@@ -87,6 +87,11 @@ def test_host_files_of_each_mpi() -> None:
     placed = [Placement("a", 0, 2), Placement("b", 2, 1)]
     assert host_file_text(OPENMPI_5, placed) == "a slots=2\nb slots=1\n"
     assert host_file_text(MPICH, placed) == host_file_text(IMPI, placed) == "a:2\nb:1\n"
+    by_address = [Placement("fd77::1", 0, 2)]
+    assert str(by_address[0]) == "[fd77::1]:2"
+    assert host_file_text(OPENMPI_5, by_address) == "fd77::1 slots=2\n"
+    with pytest.raises(UsageError, match="host fd77::1: MPICH takes no IPv6 addresses; name"):
+        host_file_text(MPICH, by_address)
 
 
 def test_settings_for_several_hosts() -> None:
