@@ -134,6 +134,11 @@ class Communicator(PointToPoint):
         return self._world.host_of
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Name of every rank's host."""
+        return self._world.hosts
+
+    @property
     def plan(self) -> Plan | HostsPlan:
         """What the ranks run on."""
         return self.executor.plan

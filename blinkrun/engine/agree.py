@@ -71,12 +71,19 @@ def describe(request: Request) -> str:
     return " ".join(word for word in words if word)
 
 
-def name_ranks(ranks: Iterable[Rank]) -> str:
-    """Return ranks as messages spell them.
+def name_ranks(ranks: Iterable[Rank], hosts: Sequence[str] = ()) -> str:
+    """Return ranks as messages spell them, with the host of each if `hosts` names those.
 
     >>> name_ranks([3]), name_ranks([1, 2, 3, 7])
     ('rank 3', 'ranks 1-3, 7')
+    >>> name_ranks([0, 2, 3], ["a", "a", "b", "b"])
+    'rank 0 on host a, ranks 2, 3 on host b'
     """
+    if hosts:
+        ranks = sorted(ranks)
+        there = dict.fromkeys(hosts[rank] for rank in ranks)
+        alike = {host: [rank for rank in ranks if hosts[rank] == host] for host in there}
+        return ", ".join(f"{name_ranks(some)} on host {host}" for host, some in alike.items())
     runs: list[list[Rank]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:

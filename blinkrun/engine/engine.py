@@ -89,6 +89,7 @@ class Engine:
             warning_s=settings.stall_warning_s,
             shutdown_s=settings.stall_shutdown_s,
             timeout_s=world.executor.timeout_s,
+            hosts=world.hosts if world.cross_size > 1 else (),
         )
         self._driver = Driver(
             journal,

@@ -84,7 +84,11 @@ class StallWatch:
         ]
 
 
-def report_text(reports: Sequence[Report], stacks: Mapping[Rank, str | None] | None = None) -> str:
+def report_text(
+    reports: Sequence[Report],
+    stacks: Mapping[Rank, str | None] | None = None,
+    hosts: Sequence[str] = (),
+) -> str:
     """Return what to tell people: which tensors, who has them, who has not and what those do.
 
     Parameters
@@ -94,22 +98,24 @@ def report_text(reports: Sequence[Report], stacks: Mapping[Rank, str | None] | N
     stacks : mapping of Rank to (str or None), optional
         What missing ranks said that they are doing; None for one that has not answered. Without
         the mapping nobody was asked.
+    hosts : sequence of str, optional
+        The host of each rank, where there are several.
     """
     by_missing: dict[tuple[Rank, ...], list[Report]] = {}
     for report in reports:
         by_missing.setdefault(report.pending.missing, []).append(report)
     blocks = []
     for alike in by_missing.values():
-        blocks += [_line(report) for report in alike[:_SHORT_OF_WAITING]]
+        blocks += [_line(report, hosts) for report in alike[:_SHORT_OF_WAITING]]
         if len(alike) > _SHORT_OF_WAITING:
             blocks.append(f"... and {len(alike) - _SHORT_OF_WAITING} more, for the same ranks")
     missing = sorted({rank for report in reports for rank in report.pending.missing})
     if stacks is not None:
-        blocks += [_stack(rank, stacks.get(rank)) for rank in missing]
+        blocks += [_stack(name_ranks([rank], hosts), stacks.get(rank)) for rank in missing]
     return "\n".join(blocks)
 
 
-def _line(report: Report) -> str:
+def _line(report: Report, hosts: Sequence[str]) -> str:
     pending = report.pending
     request = pending.request
     where = f" at {request.where}" if request.where else ""
@@ -119,16 +125,13 @@ def _line(report: Report) -> str:
     conflict = f"; {pending.conflict}" if pending.conflict else ""
     return (
         f"{request.kind.label} '{request.name}'{of_set} has waited {report.age_s:.0f} s for"
-        f" {name_ranks(pending.missing)}; {name_ranks(pending.have)} {verb} called it{where}"
+        f" {name_ranks(pending.missing, hosts)}; {name_ranks(pending.have)} {verb} called it{where}"
         f"{joined}{conflict}"
     )
 
 
-def _stack(rank: Rank, stack: str | None) -> str:
+def _stack(who: str, stack: str | None) -> str:
     if stack is None:
-        return (
-            f"rank {rank}: no answer within {ANSWER_S:.0f} s: it is stopped or computes outside"
-            " Python"
-        )
+        return f"{who}: no answer within {ANSWER_S:.0f} s: it is stopped or computes outside Python"
     inner = "\n".join(f"  {line}" for line in stack.splitlines())
-    return f"rank {rank} is here:\n{inner}"
+    return f"{who} is here:\n{inner}"

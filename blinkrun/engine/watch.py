@@ -55,6 +55,8 @@ class Watch:
         Seconds after which a request that lacks ranks is reported, and ends the job; 0: never.
     timeout_s : float
         The deadline of collectives, which ends the job too.
+    hosts : sequence of str, optional
+        The host of each rank, where there are several.
     say : callable
         Writes a report for people.
     """
@@ -67,6 +69,7 @@ class Watch:
         warning_s: float,
         shutdown_s: float,
         timeout_s: float,
+        hosts: Sequence[str] = (),
         say: Callable[[str, Rank], None] = log.say,
     ) -> None:
         self._rank = negotiator.rank
@@ -74,6 +77,7 @@ class Watch:
         self._journal = journal
         self._stall = StallWatch(warning_s, min(shutdown_s or timeout_s, timeout_s))
         self._timeout_s = timeout_s
+        self._hosts = hosts
         self._say = say
         self._inquiries: dict[int, _Inquiry] = {}
         self._next_number = 0
@@ -114,8 +118,8 @@ class Watch:
             return
         missing = self._negotiator.not_joined(joined[0])
         raise CollectiveTimeoutError(
-            f"rank {self._rank}: join waits for {name_ranks(missing)}, and no rank has asked for"
-            f" anything for {silent_s:.0f} s; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are"
+            f"rank {self._rank}: join waits for {name_ranks(missing, self._hosts)}, and no rank has"
+            f" asked for anything for {silent_s:.0f} s; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are"
             " only slow",
             missing,
             self._timeout_s,
@@ -185,7 +189,7 @@ class Watch:
             ends = [each for each in reports if each.kind == END]
             if ends:
                 self._end(ends, stacks)
-            self._say(f"stalled: {report_text(reports, stacks)}", self._rank)
+            self._say(f"stalled: {report_text(reports, stacks, self._hosts)}", self._rank)
 
     def _end_if_nobody_speaks(self, now_s: float, ends: Sequence[Report]) -> None:
         if not ends:
@@ -198,5 +202,7 @@ class Watch:
     def _end(self, reports: Sequence[Report], stacks: dict[Rank, str | None] | None) -> NoReturn:
         missing = sorted({rank for each in reports for rank in each.pending.missing})
         raise CollectiveTimeoutError(
-            f"rank {self._rank}: {report_text(reports, stacks)}", missing, reports[0].age_s
+            f"rank {self._rank}: {report_text(reports, stacks, self._hosts)}",
+            missing,
+            reports[0].age_s,
         )

@@ -136,3 +136,11 @@ def test_a_thread_that_hangs_shows_where():
     after = lines[lines.index("loader:") :]
     assert any("in wait" in line for line in after)
     assert any("self.go_on.wait(20)" in line for line in after)
+
+
+def test_a_report_names_hosts_where_there_are_several():
+    report = Report(WARN, pending(1, missing=(1, 3, 5)), 61.0)
+    text = report_text([report], {1: None, 3: "t", 5: None}, ["a", "a", "a", "b", "b", "b"])
+    assert "for rank 1 on host a, ranks 3, 5 on host b; ranks 0, 2 have called it" in text
+    assert "rank 3 on host b is here:" in text
+    assert "rank 5 on host b: no answer" in text
