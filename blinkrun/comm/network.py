@@ -85,7 +85,7 @@ def by_host(came: Sequence[Measured]) -> tuple[Measured, ...]:
 
     >>> came = [Measured(Fraction(mb), 20) for mb in (110, 1, 2, 120)]
     >>> [float(each.mb_per_s) for each in by_host(came)]
-    [115.0, 2.0, 115.0, 115.0]
+    [120.0, 2.0, 120.0, 120.0]
     """
     after = [*came[1:], came[0]]
     rates = [max(own.mb_per_s, other.mb_per_s) for own, other in zip(came, after, strict=True)]
