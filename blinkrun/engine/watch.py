@@ -119,8 +119,8 @@ class Watch:
         missing = self._negotiator.not_joined(joined[0])
         raise CollectiveTimeoutError(
             f"rank {self._rank}: join waits for {name_ranks(missing, self._hosts)}, and no rank has"
-            f" asked for anything for {silent_s:.0f} s; raise BLINKRUN_TIMEOUT_S (or --timeout) if they are"
-            " only slow",
+            f" asked for anything for {silent_s:.0f} s; raise BLINKRUN_TIMEOUT_S (or --timeout) if"
+            " they are only slow",
             missing,
             self._timeout_s,
         )
