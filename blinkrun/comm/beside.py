@@ -7,6 +7,7 @@ hosts they use that which started them, from the first group of all ranks on unt
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,13 +45,14 @@ def join(control: ControlPlane, *, of_all_ranks: bool, timeout_s: float) -> MpiC
     is_ready = _state.everyone is not None or (of_all_ranks and _is_started_by_mpi())
     if not all(control.allgather(is_ready)):
         return None
+    is_shared = "blinkrun.comm.mpi" in sys.modules  # blinkrun.init() has it, and ends MPI
     from blinkrun.comm import mpi  # noqa: PLC0415 - initialises MPI
 
     ranks = control.allgather(mpi.rank_among_all())
     if len(set(ranks)) < control.size:  # each is alone: nothing has joined them
         return None
     if _state.everyone is None:
-        _state.everyone = mpi.MpiControl()
+        _state.everyone = mpi.MpiControl(ends_mpi=not is_shared)
     return _state.everyone.sub(ranks, timeout_s=timeout_s)
 
 

@@ -60,7 +60,8 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
         options.group_rank,
         options.group_size,
         timeout_s=timeout_s,
-        of_all_ranks=not dist.is_initialized(),
+        # The default group, or one beside it that all make together.
+        of_all_ranks=not dist.is_initialized() or options.group_size == dist.get_world_size(),
     )
     names = list(options.global_ranks_in_group) or None
     communicator = assemble(
