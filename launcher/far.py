@@ -8,7 +8,6 @@ smallest difference seen between the moment at which something was sent and that
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import ipaddress
 import marshal
@@ -209,10 +208,14 @@ class FarConnection(Connection):
         return bool(self._outbox)
 
     def flush(self) -> None:
-        """Send what the network takes now; an error shows when the answer is read."""
-        with contextlib.suppress(OSError):
+        """Send what the network takes now."""
+        try:
             sent = self.link.send(self._outbox[:READ_BYTES])
-            del self._outbox[:sent]
+        except BlockingIOError:
+            return
+        except OSError:  # that it is gone is seen where it is read
+            sent = len(self._outbox)
+        del self._outbox[:sent]
 
     def send(self, kind: int, payload: object) -> None:
         """Queue a frame, and send what the network takes at once."""

@@ -17,6 +17,7 @@ from support.places import TESTS
 
 CORE_PROGRAM = str(TESTS / "launch/cases/core_program.py")
 SECRET = re.compile(r"\b[0-9a-f]{32}\b")
+END_S = 20.0  # seven on a quiet machine
 CUT_S = 1.5  # some of TCP's attempts to send again fail, and beats are missed
 SHOW = (
     "import os, platform, sys; e = os.environ; print(platform.node(), os.getcwd(), e['FOO'],"
@@ -75,7 +76,7 @@ def test_a_rank_that_fails_on_another_host_ends_the_job(
     assert ended.code == 3
     assert ended.last_words.startswith(f"blinkrun: rank 1 on host {hosts.names[1]} failed first:")
     assert ended.last_words.endswith("its last lines:\n    rank 1 works\n")
-    assert ended.seconds_after(tmp_path / "up.2") < 5
+    assert ended.seconds_after(tmp_path / "up.2") < END_S
 
 
 def test_ctrl_c_ends_all_that_ranks_have_started_on_any_host(
@@ -115,7 +116,7 @@ def test_a_host_that_is_gone_ends_the_job_with_its_name(
     assert ended.code == 1
     who = f"blinkrun: host {hosts.names[1]} (ranks 1-2)"
     assert ended.last_words.startswith(f"{who} has not been heard from for "), ended
-    assert ended.seconds_after(tmp_path / "gone") < 10
+    assert ended.seconds_after(tmp_path / "gone") < END_S
 
 
 def test_a_cut_that_heals_does_no_harm(hosts: DistantHosts, tmp_path: Path) -> None:
