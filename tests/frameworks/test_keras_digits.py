@@ -28,31 +28,40 @@ def histories(tmp_path_factory, plan_cache):
     """Two epochs on so many ranks with joined batches of 24 images, as they are asked for."""
     known = {}
 
-    def history(backend, size):
-        if (backend, size) not in known:
+    def history(backend, size, hosts=None):
+        if (backend, size, str(hosts)) not in known:
             runner = RankRunner(
                 tmp_path_factory.mktemp("digits"), environ=environ(backend, plan_cache)
             )
-            known[backend, size] = runner(
+            known[backend, size, str(hosts)] = runner(
                 "keras_digits_program:history",
                 size,
                 timeout_s=110,
+                hosts=hosts,
                 joined_batch=24,
                 joined_lr=0.02,
                 epochs=2,
             )
-        return known[backend, size]
+        return known[backend, size, str(hosts)]
 
     return history
 
 
 @pytest.mark.parametrize(
-    ("backend", "size"),
-    [("tensorflow", 2), pytest.param("tensorflow", 3, marks=pytest.mark.slow), ("torch", 2)],
+    ("backend", "size", "hosts"),
+    [
+        ("tensorflow", 2, None),
+        ("tensorflow", 2, [0, 1]),
+        ("torch", 2, None),
+        pytest.param("tensorflow", 3, None, marks=pytest.mark.slow),
+        pytest.param("tensorflow", 4, [0, 0, 1, 1], marks=pytest.mark.slow),
+    ],
 )
-def test_the_losses_of_n_ranks_are_those_of_one_on_the_joined_batch(histories, backend, size):
+def test_the_losses_of_n_ranks_are_those_of_one_on_the_joined_batch(
+    histories, backend, size, hosts
+):
     (alone,) = histories(backend, 1)
-    shared = histories(backend, size)
+    shared = histories(backend, size, hosts)
     assert all(history == shared[0] for history in shared)
     assert shared[0]["loss"] == pytest.approx(alone["loss"], rel=1e-3)
     assert shared[0]["val_loss"] == pytest.approx(alone["val_loss"], rel=1e-2)
