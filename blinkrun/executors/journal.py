@@ -17,8 +17,8 @@ from blinkrun.types import Rank
 class NativeJournal:
     """One rank's end of the journal of a group. All methods may be called from any thread.
 
-    Senders are numbered as the communicator numbers its ranks. Between hosts nothing goes before the
-    first rank of each has made its end.
+    Senders are numbered as the communicator numbers its ranks. Between hosts nothing goes before
+    the first rank of each has made its end.
 
     Parameters
     ----------
