@@ -150,4 +150,5 @@ def test_the_job_ends_when_a_rank_does(way, tmp_path):
     assert time.monotonic() - started < 20
     assert "went on" not in job.stdout
     if way == "exits early":
-        assert "PeerLeftError: rank 2 on host host0 has left the job" in job.stderr
+        assert "PeerLeftError: rank 2" in job.stderr  # by its host's rank or the other host's
+        assert "has left the job while rank" in job.stderr
