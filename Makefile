@@ -32,7 +32,7 @@ demo: $(DEMO)/.blinkrun
 	$(DEMO)/bin/blinkrun -np 2 examples/torch_digits.py
 
 test: $(TEST)/.blinkrun
-	$(TEST)/bin/python -m pytest -n 2 --dist loadgroup --run-slow \
+	$(TEST)/bin/python -m pytest -n 2 --dist loadscope --run-slow \
 	  --require=mpi,torch,tensorflow,keras,tf_keras $(PYTEST_FLAGS)
 
 check: lint

@@ -12,12 +12,13 @@ import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
-UNIT = TESTS / "unit"
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
@@ -51,12 +52,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class _JobsApart(LoadScopeScheduling):
+    """One worker has what starts processes, one after the other; the others the unit tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith("tests/unit/") else "jobs"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return _JobsApart(config, log) if config.getoption("dist") == "loadscope" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # With pytest -n 2 --dist loadgroup one worker has what starts processes, one after the other,
-    # and the other has the unit tests.
-    for item in items:
-        if UNIT not in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("jobs"))
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run with --run-slow")
