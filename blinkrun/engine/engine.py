@@ -98,6 +98,7 @@ class Engine:
             look=self._look,
             is_busy=self._is_busy,
             give_up=self._give_up,
+            is_far=world.cross_size > 1,
         )
         self._mutex = self._driver.mutex
         self.work_until = self._driver.wait_for  # a condition that the end of a request makes true
@@ -136,9 +137,8 @@ class Engine:
         handle = Handle(self, request, parts)
         with self._mutex:
             self._offer(handle, defect)
-            self._driver.queued(sync=sync)
-        if self._is_alone and not sync:
-            self._run_now()
+            self._driver.queued(sync=sync, num_bytes=handle.largest)
+        self._run_now(sync=sync)
         return handle
 
     def submit_again(self, request: Request, parts: Sequence[Part], *, keep: object) -> Handle:
@@ -153,9 +153,8 @@ class Engine:
         defect = self._check(request, parts) if self.settings.check_nan else ""
         with self._mutex:
             self._offer(handle, defect)
-            self._driver.queued(sync=False)
-        if self._is_alone:
-            self._run_now()
+            self._driver.queued(sync=False, num_bytes=handle.largest)
+        self._run_now(sync=False)
         return handle
 
     def submit_all(
@@ -168,9 +167,8 @@ class Engine:
             self._refuse_any(handles)
             for handle, defect in zip(handles, defects, strict=True):
                 self._offer(handle, defect)
-            self._driver.queued(sync=sync)
-        if self._is_alone and not sync:
-            self._run_now()
+            self._driver.queued(sync=sync, num_bytes=max((h.largest for h in handles), default=0))
+        self._run_now(sync=sync)
         return handles
 
     def next_name(self, kind_label: str, process_set: int = WORLD) -> str:
@@ -316,9 +314,9 @@ class Engine:
         finally:
             self._record.stats.waited_ns += time.monotonic_ns() - begun_ns
 
-    def _run_now(self) -> None:
-        """Run all that is under way, in a world of one rank, which has no helper."""
-        if not self._driver.is_driver:
+    def _run_now(self, *, sync: bool) -> None:
+        """Run all that is under way in a world of one rank, which has no helper."""
+        if self._is_alone and not sync and not self._driver.is_driver:
             self._driver.wait_for(lambda: not self._is_busy())
 
     def release(self, handle: Handle) -> None:

@@ -19,7 +19,7 @@ from blinkrun.engine import uneven
 from blinkrun.engine.adasum import adasum
 from blinkrun.engine.arithmetic import array_at, divide, neutral, scale, sums_in
 from blinkrun.engine.events import Entry
-from blinkrun.engine.fusion import Batch, FusionPlans
+from blinkrun.engine.fusion import LARGEST_PACKED, Batch, FusionPlans
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.process_sets import ProcessSets
 from blinkrun.engine.record import Record
@@ -27,8 +27,6 @@ from blinkrun.engine.request import ADASUM, Kind, Member, Request
 from blinkrun.engine.transfer import Transfer
 from blinkrun.errors import InternalError
 from blinkrun.types import Collective, DType, Op
-
-LARGEST_PACKED = 256 << 10  # bytes of a member; from there on copies cost more than a call
 
 Find = Callable[[Request], Handle]
 

@@ -15,6 +15,8 @@ from blinkrun.engine.request import ADASUM, Kind
 from blinkrun.errors import UsageError
 from blinkrun.types import DType
 
+LARGEST_PACKED = 256 << 10  # bytes of a member; from there on copies cost more than a call
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

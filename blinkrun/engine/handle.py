@@ -112,6 +112,11 @@ class Handle:
         self.received_splits: tuple[int, ...] = ()
 
     @property
+    def largest(self) -> int:
+        """Bytes that this rank gives of the largest member."""
+        return max((part.source.nbytes for part in self.parts), default=0)
+
+    @property
     def name(self) -> str:
         """The name of the request."""
         return self.request.name
