@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from blinkrun import env, log
 from blinkrun.errors import LaunchError, NotInitializedError, UsageError
+from blinkrun.executors.leaving import Leaving
 
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
     from blinkrun.communicator import Communicator
-    from blinkrun.executors.base import Executor
     from blinkrun.executors.emulation import Emulation
     from blinkrun.planner.hosts_plan import HostsPlan
     from blinkrun.planner.plan import Plan
@@ -43,6 +43,7 @@ class _State:
     connected: ControlPlane | None = None  # to all that MPI started; made once
     executor: Any = None  # its group outlives the communicator until the end
     subgroups: list[Communicator] = field(default_factory=list)
+    leaving: Leaving = field(default_factory=Leaving)  # subgroups that others have not left yet
     at_shutdown: list[Callable[[], None]] = field(default_factory=list)
     pid: int = 0
     hooked: bool = False
@@ -189,7 +190,8 @@ def subgroup(ranks: Sequence[Rank]) -> Communicator:
     )
     # A rank that waits in the group does not read the world's journal: others need its room.
     communicator.executor.group.relieve_also(parent.executor.group)
-    communicator.at_close(partial(_let_go, communicator.executor, control))
+    _state.leaving.sweep()
+    communicator.at_close(partial(_state.leaving.add, communicator.executor, control))
     _state.subgroups = [each for each in _state.subgroups if not each.is_closed]
     _state.subgroups.append(communicator)
     return communicator
@@ -214,12 +216,6 @@ def _networks(parent: Communicator, ranks: Sequence[Rank]) -> list[Network] | No
     plan = cast("HostsPlan", parent.plan)
     host_of = parent.host_of
     return [plan.network[host_of[rank]] for rank in ranks]
-
-
-def _let_go(executor: Executor, control: ControlPlane) -> None:
-    """End what a group that this rank has left needs of MPI."""
-    executor.let_go()
-    control.finalize()
 
 
 def _connected() -> ControlPlane:
@@ -345,6 +341,7 @@ def _at_exit() -> None:
         return
     if not _others_leave(executor.group):
         return
+    _state.leaving.let_go()
     executor.let_go()  # nothing of ours may be under way when MPI ends
     if control is not _state.connected:
         control.finalize()

@@ -116,7 +116,7 @@ class Waiter {
       looked_ns_ = now;
       look();
       if (aborted()) throw_aborted();
-      check(ranks, ready, missing, start, what, looks_at_gone);
+      check(ranks, ready, missing, start, what, on_look, looks_at_gone);
       on_look();
     }
   }
@@ -143,9 +143,9 @@ class Waiter {
   // A rank that is gone and still missed will never come, whatever else may be ready. One of another
   // host may have sent its last message before, which this thread must have let MPI bring: it may
   // have slept since another thread heard that the rank is gone.
-  template <class Ready, class Missing, class What>
+  template <class Ready, class Missing, class What, class OnLook>
   void check(const std::vector<uint32_t>& ranks, Ready ready, Missing missing, uint64_t start,
-             What what, uint32_t& looks_at_gone) {
+             What what, OnLook on_look, uint32_t& looks_at_gone) {
     auto missed = [&](uint32_t rank) {
       ready();  // takes what has come
       const std::vector<uint32_t> now = missing();
@@ -154,6 +154,7 @@ class Waiter {
     for (uint32_t rank : ranks) {
       if (!is_gone(rank) || !missed(rank)) continue;
       if (rank & kElsewhere && ++looks_at_gone < kLooksAtGone) return;
+      on_look();  // may know why it has left, and throws then
       fail_gone(rank, what());
     }
     if (ranks.empty()) return;  // held by time alone

@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -15,12 +16,14 @@ import torch.distributed as dist
 from blinkrun import env
 from blinkrun.assembly import assemble
 from blinkrun.comm import beside
+from blinkrun.executors.leaving import Leaving
 from blinkrun.torch.distributed.group import NAME, BlinkProcessGroup
 from blinkrun.torch.distributed.store import StoreControl
 
 ARENA_BYTES = 1 << 30  # of address space: a job may have many groups, and tensors lie elsewhere
 
 _groups: weakref.WeakSet[BlinkProcessGroup] = weakref.WeakSet()
+_leaving = Leaving()  # groups that others have not left yet
 _hooked_pid = 0
 _has_failed = False
 
@@ -71,13 +74,8 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
         sharing=dist.get_world_size() if dist.is_initialized() else 0,
         arena_bytes=ARENA_BYTES,
     )
-    executor = communicator.executor
-
-    def let_go() -> None:
-        executor.let_go()
-        control.finalize()
-
-    communicator.at_close(let_go)
+    _leaving.sweep()
+    communicator.at_close(partial(_leaving.add, communicator.executor, control))
     group = BlinkProcessGroup(options.store, communicator, names)
     _groups.add(group)
     _hook()
@@ -122,4 +120,5 @@ def _at_exit() -> None:
     for group in left:
         group.end(None)
     if not _has_failed:
-        beside.end(before=[group.communicator.executor.let_go for group in left])
+        alive = [group.communicator.executor.let_go for group in left]
+        beside.end(before=[*alive, _leaving.let_go])

@@ -1,0 +1,41 @@
+"""Groups that this rank has left before others; what they hold of MPI is given back when all have.
+
+Freeing a communicator is collective in name only. Open MPI gives its number to the next one at
+once, and what a slower rank still sends to the old one, as that it leaves too, arrives in the new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from blinkrun.comm.base import ControlPlane
+    from blinkrun.executors.base import Executor
+
+
+class Leaving:
+    """Groups that this rank has left, as long as not all of their ranks have."""
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[Executor, ControlPlane]] = []
+
+    def add(self, executor: Executor, control: ControlPlane) -> None:
+        """Give back what the group has of MPI: now, if all have left it, or by a later `sweep`."""
+        self._groups.append((executor, control))
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Give back what groups have that all have left by now; does not wait."""
+        groups, self._groups = self._groups, []
+        for executor, control in groups:
+            if control.size == 1 or executor.group.all_left():
+                executor.let_go()
+                control.finalize()
+            else:
+                self._groups.append((executor, control))
+
+    def let_go(self) -> None:
+        """Have nothing of them under way; their communicators end with MPI."""
+        groups, self._groups = self._groups, []
+        for executor, _ in groups:
+            executor.let_go()
