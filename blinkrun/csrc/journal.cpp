@@ -235,8 +235,9 @@ bool Journal::wait(uint64_t timeout_ns, const Caller& caller) {
   check_over();
   Patience patience{0, 0, Waiter::kLook, timeout_ns};
   if (caller.may_spin && timeout_ns) {
-    patience.spins = std::min(wait_.spins, kLooks);
-    patience.yield_ns = wait_.yield_ns;
+    const WaitConfig wait = network_ ? Network::wait_config(wait_, true) : wait_;
+    patience.spins = std::min(wait.spins, kLooks);
+    patience.yield_ns = wait.yield_ns;
   }
   return until([&] { return any_unread(); }, me().journal, patience, caller);
 }
