@@ -25,8 +25,6 @@ class Wire:
     sizes : mapping of str to int
         ``request_bytes`` and ``status_bytes``; ``piece_bytes``: of the messages into which data is
         best cut, 0 where that does not matter.
-    any_source : int
-        MPI_ANY_SOURCE.
     swap : callable
         ``swap(dst, src, given, taken, timeout_s)`` sends the bytes `given` to rank `dst` while
         `taken` comes from rank `src`, and returns when that is there. Native code has its own way.
@@ -39,7 +37,6 @@ class Wire:
     functions: Mapping[str, int]
     handles: Mapping[str, int]
     sizes: Mapping[str, int]
-    any_source: int
     swap: Callable[[Rank, Rank, bytearray, bytearray, float], None]
     meet: Callable[[float], None]
     owner: Any

@@ -113,7 +113,6 @@ class MpiControl:
                 "status_bytes": MPI._sizeof(MPI.Status),
                 "piece_bytes": PIECE_BYTES if _is_open_mpi() else 0,
             },
-            any_source=int(MPI.ANY_SOURCE),
             swap=partial(_swap, comm),
             meet=partial(_meet_all, comm),
             owner=comm,

@@ -16,8 +16,10 @@ constexpr uint64_t kOvertaken = 300'000'000;  // by an alarm: what was sent befo
 }  // namespace
 
 Alarms::Alarms(const MpiConfig& mpi, const Hosts& hosts, Waiter& waiter)
-    : hosts_(hosts), waiter_(waiter), left_ns_(hosts.size()), messages_(mpi) {
-  standing_ = messages_.recv_any(&incoming_, sizeof incoming_, kAlarmTag);
+    : hosts_(hosts), waiter_(waiter), left_ns_(hosts.size()),
+      standing_(sizeof(Alarm), kAlarmTag), messages_(mpi) {
+  for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
+    if (!hosts_.is_here(rank)) standing_.listen(messages_, rank);
 }
 
 bool Alarms::is_gone(uint32_t rank) {
@@ -36,12 +38,13 @@ void Alarms::look() {
 
 void Alarms::take_news(std::vector<Alarm>& news) {
   if (closed_) return;
-  progress();
-  while (messages_.finish(standing_)) {
-    news.push_back(incoming_);
-    standing_ = messages_.recv_any(&incoming_, sizeof incoming_, kAlarmTag);
-    progress();
-  }
+  auto take = [&](const char* data, size_t bytes) {
+    Alarm alarm{};
+    std::memcpy(&alarm, data, bytes);
+    news.push_back(alarm);
+  };
+  do progress();
+  while (standing_.take(messages_, take));
 }
 
 void Alarms::take(const Alarm& alarm) {

@@ -48,9 +48,8 @@ class Alarms : public Elsewhere {
   Waiter& waiter_;
   std::vector<std::atomic<uint64_t>> left_ns_;  // when it was heard of; 0: not yet
   std::mutex mutex_;
+  Standing standing_;  // outlives what MPI brings to it
   Messages messages_;
-  Alarm incoming_{};
-  Messages::Id standing_ = 0;
   std::deque<Told> told_;
   bool leaves_ = false, closed_ = false;
 };

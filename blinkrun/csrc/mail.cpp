@@ -23,9 +23,10 @@ void nap(uint64_t ns) {
 }  // namespace
 
 Mail::Mail(Network& network, Waiter& waiter)
-    : network_(network), waiter_(waiter), messages_(network.mpi()), peers_(network.hosts().size()),
-      letter_(kLetter) {
-  standing_ = messages_.recv_any(letter_.data(), kLetter, kPairHeadTag);
+    : network_(network), waiter_(waiter), letters_(kLetter, kPairHeadTag), messages_(network.mpi()),
+      peers_(network.hosts().size()) {
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank)
+    if (!network_.hosts().is_here(rank)) letters_.listen(messages_, rank);
 }
 
 bool Mail::through(Ids& ids) {
@@ -53,12 +54,8 @@ void Mail::drop(std::vector<Direct>& list) {
 // Let MPI work; whether anything came or went.
 bool Mail::progress() {
   if (closed_ || !messages_.progress()) return false;
-  size_t bytes = 0;
-  while (messages_.finish(standing_, &bytes)) {
-    take_letter(bytes);
-    standing_ = messages_.recv_any(letter_.data(), kLetter, kPairHeadTag);
-    messages_.progress();
-  }
+  auto take = [this](const char* data, size_t bytes) { take_letter(data, bytes); };
+  while (letters_.take(messages_, take)) messages_.progress();
   for (auto sent = sent_.begin(); sent != sent_.end();) {
     if (!through(sent->ids)) {
       ++sent;
@@ -75,13 +72,13 @@ bool Mail::progress() {
   return true;
 }
 
-void Mail::take_letter(size_t bytes) {
+void Mail::take_letter(const char* data, size_t bytes) {
   Arrived arrived{};
-  std::memcpy(&arrived.head, letter_.data(), sizeof(Head));
+  std::memcpy(&arrived.head, data, sizeof(Head));
   const Head& head = arrived.head;
   if (bytes > sizeof(Head) || !head.bytes) {
     arrived.data.reset(new char[head.bytes + 1]);
-    std::memcpy(arrived.data.get(), letter_.data() + sizeof(Head), head.bytes);
+    std::memcpy(arrived.data.get(), data + sizeof(Head), head.bytes);
   }
   peers_[head.sender].arrived[head.tag].push_back(std::move(arrived));
 }

@@ -79,7 +79,7 @@ class Mail {
   bool through(Ids& ids);
   size_t finish(std::vector<Direct>& list);  // how many are through, and no longer in it
   void drop(std::vector<Direct>& list);
-  void take_letter(size_t bytes);
+  void take_letter(const char* data, size_t bytes);
   bool fits(uint32_t peer, size_t bytes) const;
   void send_buffered(uint32_t peer, const Transfer& transfer);
   Ids send_direct(uint32_t peer, const Transfer& transfer);
@@ -91,10 +91,9 @@ class Mail {
   Waiter& waiter_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  Standing letters_;  // outlives what MPI brings to it
   Messages messages_;
   std::vector<Peer> peers_;
-  std::vector<char> letter_;  // where the next head comes
-  Messages::Id standing_ = 0;
   std::list<Sent> sent_;      // whose memory is ours
   std::thread thread_;
   bool closed_ = false;

@@ -228,7 +228,6 @@ MpiConfig mpi_config(const std::map<std::string, int64_t>& wire) {
   mpi.request_bytes = uint32_t(wire.at("request_bytes"));
   mpi.status_bytes = uint32_t(wire.at("status_bytes"));
   mpi.piece_bytes = size_t(wire.at("piece_bytes"));
-  mpi.any_source = int(wire.at("any_source"));
   return mpi;
 }
 

@@ -71,10 +71,6 @@ Messages::Id Messages::recv(void* data, size_t bytes, uint32_t rank, int tag) {
   return start(false, data, bytes, int(rank), tag);
 }
 
-Messages::Id Messages::recv_any(void* data, size_t bytes, int tag) {
-  return start(false, data, bytes, config_.any_source, tag);
-}
-
 bool Messages::progress() {
   if (!pending_) return false;
   int count = 0;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <memory>
 #include <vector>
 
 namespace blinkrun {
@@ -30,7 +31,6 @@ struct MpiConfig {
   uint64_t comm = 0, byte = 0, request_null = 0;
   uint32_t request_bytes = 0, status_bytes = 0;
   size_t piece_bytes = 0;  // most bytes of a message that this MPI is quick with; 0: any
-  int any_source = 0;
 };
 
 // Messages that one thread at a time has on their way. Throws Failure (kMpi) if MPI says no.
@@ -47,7 +47,6 @@ class Messages {
   // Start a message; the memory stays the caller's, untouched until `finish` has said true.
   Id send(const void* data, size_t bytes, uint32_t rank, int tag);
   Id recv(void* data, size_t bytes, uint32_t rank, int tag);  // of at most so many bytes
-  Id recv_any(void* data, size_t bytes, int tag);  // from whoever sends first, who says so in it
 
   bool progress();  // let MPI work; whether any message got through
   // Whether a message is through; then its number is free for another, and must not be used again.
@@ -74,6 +73,45 @@ class Messages {
   std::vector<Slot> slots_;
   std::vector<Id> free_;
   size_t pending_ = 0;
+};
+
+// Receives that are always there for short messages of one tag: one for each of some ranks. MPICH
+// 5.0.2 loses what comes to a receive from any rank on hosts with several.
+class Standing {
+ public:
+  Standing(size_t most_bytes, int tag) : most_bytes_(most_bytes), tag_(tag) {}
+
+  void listen(Messages& messages, uint32_t rank) {
+    receives_.push_back({rank, 0, std::unique_ptr<char[]>(new char[most_bytes_])});
+    start(messages, receives_.back());
+  }
+
+  // Hand on what has come, as data and bytes; whether anything has.
+  template <class Take> bool take(Messages& messages, Take take) {
+    bool any = false;
+    size_t bytes = 0;
+    for (Receive& each : receives_) {
+      if (!messages.finish(each.id, &bytes)) continue;
+      take(each.data.get(), bytes);
+      start(messages, each);
+      any = true;
+    }
+    return any;
+  }
+
+ private:
+  struct Receive {
+    uint32_t rank;
+    Messages::Id id;
+    std::unique_ptr<char[]> data;
+  };
+  void start(Messages& messages, Receive& receive) {
+    receive.id = messages.recv(receive.data.get(), most_bytes_, receive.rank, tag_);
+  }
+
+  size_t most_bytes_;
+  int tag_;
+  std::vector<Receive> receives_;
 };
 
 }  // namespace blinkrun

@@ -73,7 +73,7 @@ def isa() -> str:
 
 def wire_words(wire: Wire) -> dict[str, int]:
     """Return `wire` as the core's `Group` takes it."""
-    return {**wire.functions, **wire.handles, **wire.sizes, "any_source": wire.any_source}
+    return {**wire.functions, **wire.handles, **wire.sizes}
 
 
 def translate(failure: Exception, timeout_s: float) -> BlinkrunError:

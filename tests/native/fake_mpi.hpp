@@ -37,7 +37,6 @@ class FakeMpi {
     mpi.request_bytes = sizeof(Request*);
     mpi.status_bytes = sizeof(size_t);
     mpi.piece_bytes = 3000;  // chunks go in several
-    mpi.any_source = -2;
     return mpi;
   }
 
@@ -57,7 +56,7 @@ class FakeMpi {
     FakeMpi* mpi;
     char* data;
     size_t bytes;
-    int src, dst, tag;  // src of a receive: -2 from anyone
+    int src, dst, tag;
     bool sends, through = false, forgotten = false;
     std::vector<char> kept;
   };
@@ -120,7 +119,7 @@ class FakeMpi {
   std::deque<Pointer>::iterator taker(const Request& s) {
     for (auto r = under_way_.begin(); r != under_way_.end(); ++r)
       if (!(*r)->sends && (*r)->dst == s.dst && (*r)->tag == s.tag &&
-          ((*r)->src == s.src || (*r)->src == -2))
+          (*r)->src == s.src)
         return r;
     return under_way_.end();
   }

@@ -51,3 +51,8 @@ def test_a_rank_that_waits_for_another_host_sleeps(run_ranks):
 def test_who_waits_in_a_group_makes_room_for_other_hosts_posts(run_ranks):
     said = run_ranks("group_cases:posting_before_entering", size=2, hosts=[0, 1])
     assert said == [2_000_000] * 2
+
+
+def test_groups_come_and_go(run_ranks):
+    """A group got what was sent to the last one, whose communicator's number it had."""
+    assert run_ranks("group_cases:come_and_go", size=4, hosts=[0, 0, 1, 1], rounds=2) == [0] * 4

@@ -232,3 +232,16 @@ def posting_before_entering():
         read += sum(len(message) for _, message in world.journal.read())
     world.barrier()
     return read
+
+
+def come_and_go(rounds):
+    """Wrong sums in groups that live for a call only, one after the other."""
+    blinkrun.init(timeout_s=30)
+    rank, size = blinkrun.rank(), blinkrun.size()
+    wrong = 0
+    for ranks in [*members(rank, size)] * rounds:
+        group = runtime.subgroup(ranks)
+        total = group.allreduce(np.full(50_000, rank, np.float32))
+        wrong += int((total != sum(ranks)).sum())
+        group.close()
+    return wrong

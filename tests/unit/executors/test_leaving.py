@@ -1,0 +1,49 @@
+"""What a group over hosts has of MPI is given back when all of its ranks have left, not before."""
+
+from dataclasses import dataclass, field
+
+from blinkrun.executors.leaving import Leaving
+
+
+@dataclass
+class Group:
+    """Executor, its native group, and control plane of one group at once."""
+
+    size: int = 2
+    have_left: bool = False
+    did: list[str] = field(default_factory=list)
+
+    @property
+    def group(self):
+        return self
+
+    def all_left(self):
+        return self.have_left
+
+    def let_go(self):
+        self.did.append("let go")
+
+    def finalize(self):
+        self.did.append("finalize")
+
+
+def test_communicators_stay_until_all_ranks_have_left():
+    """Freed at once, their number went to the next group, which got what was sent to the last."""
+    leaving, slow, alone = Leaving(), Group(), Group(size=1)
+    leaving.add(slow, slow)
+    leaving.add(alone, alone)
+    leaving.sweep()
+    assert slow.did == []
+    assert alone.did == ["let go", "finalize"]
+    slow.have_left = True
+    leaving.sweep()
+    leaving.sweep()
+    assert slow.did == ["let go", "finalize"]
+
+
+def test_at_the_end_nothing_stays_under_way():
+    leaving, dead = Leaving(), Group()
+    leaving.add(dead, dead)
+    leaving.let_go()
+    leaving.sweep()
+    assert dead.did == ["let go"]
