@@ -191,7 +191,8 @@ def subgroup(ranks: Sequence[Rank]) -> Communicator:
     # A rank that waits in the group does not read the world's journal: others need its room.
     communicator.executor.group.relieve_also(parent.executor.group)
     _state.leaving.sweep()
-    communicator.at_close(partial(_state.leaving.add, communicator.executor, control))
+    leave = partial(_state.leaving.add, num_hosts=communicator.cross_size)
+    communicator.at_close(partial(leave, communicator.executor, control))
     _state.subgroups = [each for each in _state.subgroups if not each.is_closed]
     _state.subgroups.append(communicator)
     return communicator

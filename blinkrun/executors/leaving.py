@@ -19,8 +19,14 @@ class Leaving:
     def __init__(self) -> None:
         self._groups: list[tuple[Executor, ControlPlane]] = []
 
-    def add(self, executor: Executor, control: ControlPlane) -> None:
-        """Give back what the group has of MPI: now, if all have left it, or by a later `sweep`."""
+    def add(self, executor: Executor, control: ControlPlane, *, num_hosts: int) -> None:
+        """Give back what the group has of MPI, if all have left it, or else by a later `sweep`.
+
+        On one host nothing of it can be under way.
+        """
+        if num_hosts == 1:
+            control.finalize()
+            return
         self._groups.append((executor, control))
         self.sweep()
 
@@ -28,7 +34,7 @@ class Leaving:
         """Give back what groups have that all have left by now; does not wait."""
         groups, self._groups = self._groups, []
         for executor, control in groups:
-            if control.size == 1 or executor.group.all_left():
+            if executor.group.all_left():
                 executor.let_go()
                 control.finalize()
             else:

@@ -75,7 +75,8 @@ def create(options: Any, extra: Any = None) -> BlinkProcessGroup:
         arena_bytes=ARENA_BYTES,
     )
     _leaving.sweep()
-    communicator.at_close(partial(_leaving.add, communicator.executor, control))
+    leave = partial(_leaving.add, num_hosts=communicator.cross_size)
+    communicator.at_close(partial(leave, communicator.executor, control))
     group = BlinkProcessGroup(options.store, communicator, names)
     _groups.add(group)
     _hook()

@@ -9,7 +9,6 @@ from blinkrun.executors.leaving import Leaving
 class Group:
     """Executor, its native group, and control plane of one group at once."""
 
-    size: int = 2
     have_left: bool = False
     did: list[str] = field(default_factory=list)
 
@@ -29,12 +28,12 @@ class Group:
 
 def test_communicators_stay_until_all_ranks_have_left():
     """Freed at once, their number went to the next group, which got what was sent to the last."""
-    leaving, slow, alone = Leaving(), Group(), Group(size=1)
-    leaving.add(slow, slow)
-    leaving.add(alone, alone)
+    leaving, slow, near = Leaving(), Group(), Group()
+    leaving.add(slow, slow, num_hosts=2)
+    leaving.add(near, near, num_hosts=1)
     leaving.sweep()
     assert slow.did == []
-    assert alone.did == ["let go", "finalize"]
+    assert near.did == ["finalize"]
     slow.have_left = True
     leaving.sweep()
     leaving.sweep()
@@ -43,7 +42,7 @@ def test_communicators_stay_until_all_ranks_have_left():
 
 def test_at_the_end_nothing_stays_under_way():
     leaving, dead = Leaving(), Group()
-    leaving.add(dead, dead)
+    leaving.add(dead, dead, num_hosts=2)
     leaving.let_go()
     leaving.sweep()
     assert dead.did == ["let go"]
