@@ -16,11 +16,11 @@ pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, plan_cache):
-    """Two epochs on 1, 2, 3 and 4 ranks, with joined batches of 24 images; and on 2 hosts."""
+    """Two epochs on 1, 2 and 3 ranks, with joined batches of 24 images, and on 2 hosts x 2."""
     runner = RankRunner(
         tmp_path_factory.mktemp("digits"), environ={"BLINKRUN_CACHE_DIR": str(plan_cache)}
     )
-    jobs = {**{size: (size, None) for size in (1, 2, 3, 4)}, "2 x 2": (4, [0, 0, 1, 1])}
+    jobs = {1: (1, None), 2: (2, None), 3: (3, None), "2 x 2": (4, [0, 0, 1, 1])}
     return {
         name: runner(
             "torch_digits_cases:losses",
@@ -40,7 +40,7 @@ def test_all_ranks_report_the_same(trained):
         assert all(report == reports[0] for report in reports)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, "2 x 2"])
+@pytest.mark.parametrize("size", [2, 3, "2 x 2"])
 def test_the_loss_curve_of_n_ranks_is_that_of_one_on_the_joined_batch(trained, size):
     alone, shared = trained[1][0], trained[size][0]
     assert shared["losses"] == pytest.approx(alone["losses"], rel=1e-3)
