@@ -7,10 +7,12 @@ it lies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blinkrun.planner.plan import PlannedTree
 from blinkrun.schedule.ir import Addressing, Buffer, Operand, Part, Reduce, Signal, Step
 from blinkrun.schedule.lower_builder import WINDOW, Builder, Phase, waits
-from blinkrun.schedule.lower_network import Network, held_by
+from blinkrun.schedule.lower_network import Network, sum_up
 from blinkrun.types import Rank
 
 
@@ -70,7 +72,7 @@ class _Direct:
         outputs = tuple(map(_output, self.net.near[rank]))
         pushed = [self.tree.down[child] for child in self.net.near[rank]]
         fused = self._sum(rank, (own, *outputs), ["", *pushed], final=True)
-        steps = [*self._ready(rank), *self._taken(rank), fused, Signal(self.down[rank])]
+        steps = [*self._ready(rank), *self._taken(rank), *fused, Signal(self.down[rank])]
         self._add(rank, Phase.UP, [*steps, *self.net.send_down(own)])
 
     def _add_head(self, rank: Rank) -> None:
@@ -86,7 +88,7 @@ class _Direct:
             [
                 *self.net.is_sent_up(rank),
                 *self._ready(rank),
-                self._sum(rank, (slot,), [""]),
+                *self._sum(rank, (slot,), [""]),
                 *summed,
                 *self.net.send_up(slot),
                 self.net.recv_down(_output(rank)),
@@ -100,14 +102,14 @@ class _Direct:
         summed = self.down[parent] if parent == self.tree.root else self.up[parent]
         asked = waits([(parent, summed)], lag=WINDOW)
         total = self._sum(rank, (_output(rank),), [""])
-        self._add(rank, Phase.UP, [*self._ready(rank), *asked, total, Signal(self.up[rank])])
+        self._add(rank, Phase.UP, [*self._ready(rank), *asked, *total, Signal(self.up[rank])])
         result = waits([(parent, self.down[parent])])
         self._add(rank, Phase.DOWN, [*result, *self._hand_on(rank)])
 
     def _add_leaf(self, rank: Rank) -> None:
         if rank in self.up:
             copy = self._sum(rank, (_output(rank),), [""])
-            self._add(rank, Phase.PUT, [copy, Signal(self.up[rank])])
+            self._add(rank, Phase.PUT, [*copy, Signal(self.up[rank])])
         parent = self.tree.parents[rank]
         self._add(rank, Phase.LEAVE, waits([(parent, self.down[parent])]))
 
@@ -116,20 +118,18 @@ class _Direct:
 
     def _ready(self, rank: Rank) -> list[Step]:
         summing = [child for child in self.net.near[rank] if child in self.up]
-        ready = waits((child, self.up[child]) for child in summing)
-        return [*ready, *self.net.sums_arrived(rank)]
+        return waits((child, self.up[child]) for child in summing)
 
     def _sum(
         self, rank: Rank, dsts: tuple[Operand, ...], via: list[str], *, final: bool = False
-    ) -> Reduce:
-        """Return the step that adds INPUT and what the children have; `via` is that of `dsts`."""
+    ) -> list[Step]:
+        """Return the steps that add INPUT and what the children have; `via` is that of `dsts`."""
         near = {
             child: Operand(child, Buffer.OUTPUT if child in self.up else Buffer.INPUT)
             for child in self.net.near[rank]
         }
-        held = held_by(self.net, rank, near)
-        pulled = [self.tree.up[holder] if holder in near else "" for holder in held]
-        return Reduce(dsts, tuple(held.values()), final=final, via=(*via, *pulled))
+        pulled = {child: self.tree.up[child] for child in near}
+        return sum_up(self.net, rank, near, dsts, pushed=via, pulled=pulled, final=final)
 
     def _taken(self, rank: Rank) -> list[Step]:
         handing = [child for child in self.net.near[rank] if child in self.down]
@@ -179,9 +179,8 @@ class _Staged:
                 self._add_below(rank)
 
     def _add_root(self, rank: Rank) -> None:
-        srcs = self._srcs(rank)
-        fused = Reduce((_output(rank), *self._below(rank)), srcs, final=True)
-        steps = [*self._ready(rank), fused, Signal(self.done[rank])]
+        fused = self._sum(rank, (_output(rank), *self._below(rank)), final=True)
+        steps = [*self._ready(rank), *fused, Signal(self.done[rank])]
         self._add(rank, Phase.UP, [*steps, *self.net.send_down(_output(rank))])
 
     def _add_head(self, rank: Rank) -> None:
@@ -194,7 +193,7 @@ class _Staged:
             [
                 *self.net.is_sent_up(rank),
                 *self._ready(rank),
-                Reduce((slot,), self._srcs(rank)),
+                *self._sum(rank, (slot,)),
                 *summed,
                 *self.net.send_up(slot),
                 self.net.recv_down(own),
@@ -211,10 +210,8 @@ class _Staged:
         # A rank's children there have taken the result out of their slots before they fill them
         # again, so its own slot is free as well.
         free = [] if below else waits([(rank, self.done[rank])], lag=self.builder.slot_depth)
-        srcs = self._srcs(rank)
-        local = ("",) * len(srcs)
-        put = Reduce((self.slots[rank],), srcs, via=(self.tree.up[rank], *local))
-        steps = [*free, *self._ready(rank), put, Signal(self.filled[rank])]
+        put = self._sum(rank, (self.slots[rank],), [self.tree.up[rank]])
+        steps = [*free, *self._ready(rank), *put, Signal(self.filled[rank])]
         self._add(rank, Phase.UP if self.tree.children(rank) else Phase.PUT, steps)
         via = ("", *("" for _ in below), self.tree.down[rank])
         take = Reduce((own, *below), (self.slots[rank],), via=via)
@@ -228,12 +225,13 @@ class _Staged:
         return tuple(self.slots[child] for child in self.net.near[rank])
 
     def _ready(self, rank: Rank) -> list[Step]:
-        ready = waits((child, self.filled[child]) for child in self.net.near[rank])
-        return [*ready, *self.net.sums_arrived(rank)]
+        return waits((child, self.filled[child]) for child in self.net.near[rank])
 
-    def _srcs(self, rank: Rank) -> tuple[Operand, ...]:
+    def _sum(
+        self, rank: Rank, dsts: tuple[Operand, ...], via: Sequence[str] = (), *, final: bool = False
+    ) -> list[Step]:
         near = {child: self.slots[child] for child in self.net.near[rank]}
-        return tuple(held_by(self.net, rank, near).values())
+        return sum_up(self.net, rank, near, dsts, pushed=via, final=final)
 
 
 def _output(rank: Rank) -> Operand:

@@ -8,10 +8,10 @@ to each other is the same, and each may choose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from blinkrun.planner.plan import PlannedTree
-from blinkrun.schedule.ir import Arrived, Buffer, Operand, Part, Recv, Send, Sent, Step
+from blinkrun.schedule.ir import Arrived, Buffer, Operand, Part, Recv, Reduce, Send, Sent, Step
 from blinkrun.schedule.lower_builder import Builder, Phase, waits
 from blinkrun.types import Rank
 
@@ -63,6 +63,15 @@ class Network:
             free = waits([(rank, taken)], lag=self._builder.slot_depth)
             step = Recv(slot, rank=child, stream=self._up_stream(child))
             self._builder.add(rank, Phase.POST, self._tree.root, part, [*free, step])
+
+    def own_sum(self, rank: Rank) -> Operand:
+        """Return a new slot of `rank` for the sum of its own host."""
+        return self._builder.slot(rank)
+
+    def in_host_order(self, held: Mapping[Rank, Operand]) -> tuple[Operand, ...]:
+        """Return what ranks hold in the order of their hosts, then of the ranks."""
+        hosts = self._builder.hosts
+        return tuple(held[rank] for rank in sorted(held, key=lambda rank: (hosts[rank], rank)))
 
     def sums_arrived(self, rank: Rank) -> list[Step]:
         """Return the steps that hold until the sums of all children on other hosts are there."""
@@ -118,6 +127,49 @@ class Network:
         if head not in self._down:
             self._down[head] = self._builder.stream(self._tree.parents[head], head)
         return self._down[head]
+
+
+def sum_up(  # noqa: PLR0913 - all that the steps name
+    net: Network,
+    rank: Rank,
+    near: Mapping[Rank, Operand],
+    dsts: tuple[Operand, ...],
+    *,
+    pushed: Sequence[str] = (),
+    pulled: Mapping[Rank, str] | None = None,
+    final: bool = False,
+) -> list[Step]:
+    """Return the steps that add INPUT, what is `near`, and what arrives, into `dsts`.
+
+    Sums that arrive are added in the order of their hosts, the own one among them, whose sum is
+    stored first, as those of the others were: the bits are the same whichever host's rank does it.
+
+    Parameters
+    ----------
+    near : mapping of Rank to Operand
+        What children on the same host hold.
+    pushed : sequence of str, optional
+        Kinds of the links to `dsts`.
+    pulled : mapping of Rank to str, optional
+        Kinds of the links from `near`.
+    final : bool, default False
+        Of the last step.
+    """
+    held = dict(sorted({rank: Operand(rank, Buffer.INPUT), **near}.items()))
+    kinds = pulled or {}
+    own_via = [kinds.get(holder, "") for holder in held]
+    via = tuple(pushed) or ("",) * len(dsts)
+    if not net.far[rank]:
+        return [Reduce(dsts, tuple(held.values()), final=final, via=(*via, *own_via))]
+    slot = net.own_sum(rank)
+    sums = net.in_host_order(
+        {rank: slot, **{child: net.arriving[child] for child in net.far[rank]}}
+    )
+    return [
+        Reduce((slot,), tuple(held.values()), via=("", *own_via)),
+        *net.sums_arrived(rank),
+        Reduce(dsts, sums, final=final, via=(*via, *("" for _ in sums))),
+    ]
 
 
 def held_by(

@@ -12,6 +12,7 @@ from blinkrun.schedule.ir import (
     Arrived,
     Buffer,
     Channel,
+    Operand,
     Part,
     Program,
     RankProgram,
@@ -161,8 +162,27 @@ def is_no_fault(program: Program, what: str, mutant: Program) -> bool:
         return len(old) == len(new) and all(
             step.srcs[0].rank == step.dsts[0].rank for pair in differing for step in pair
         )
+    if " to Operand(" in what and takes_own_input(*changed_steps(program, mutant)):
+        return True
     # A later flag of another rank may say as much, by way of others.
     return " other rank of Wait" in what or " other flag of Wait" in what
+
+
+def takes_own_input(old: Sequence[Step], new: Sequence[Step]) -> bool:
+    """Whether INPUT is read where a slot holds no more than a copy of it."""
+    copies = {
+        step.dsts[0]: step.srcs[0]
+        for step in old
+        if isinstance(step, Reduce) and len(step.dsts) == len(step.srcs) == 1
+    }
+    changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+    return all(
+        isinstance(a, Reduce)
+        and isinstance(b, Reduce)
+        and a.dsts == b.dsts
+        and all(x == y or copies.get(x) == y for x, y in zip(a.srcs, b.srcs, strict=True))
+        for a, b in changed
+    )
 
 
 def changed_steps(program: Program, mutant: Program) -> tuple[Sequence[Step], Sequence[Step]]:
@@ -185,6 +205,8 @@ def commute(program: Program, one: Step, other: Step) -> bool:
         return True  # all others start all their messages before they wait for any
     if any(starts) and Signal in (type(one), type(other)):
         return True  # that a message has been started is nothing to anybody on its own host
+    if any(kinds) and any(is_own_sum(program, step) for step in (one, other)):
+        return True  # of the host, for which the rank has waited before, or of INPUT alone
     if not any(kinds) and Signal not in (type(one), type(other)):
         touched = [
             {location(o, program.collective, in_place=True) for o in operands}
@@ -204,6 +226,21 @@ def commute(program: Program, one: Step, other: Step) -> bool:
     )
 
 
+def is_own_sum(program: Program, step: Step) -> bool:
+    """Whether a step stores a sum for a later step of its channel alone."""
+    return any(
+        isinstance(step, Reduce) and step in channel.steps and {*step.dsts} <= kept(channel.steps)
+        for steps in program.ranks
+        for channel in steps.channels
+    )
+
+
+def kept(steps: Sequence[Step]) -> set[Operand]:
+    """The slots that a channel fills and reads again itself."""
+    reduces = [step for step in steps if isinstance(step, Reduce)]
+    return {o for step in reduces for o in step.dsts} & {o for step in reduces for o in step.srcs}
+
+
 def only_paces(old: Sequence[Step], new: Sequence[Step]) -> bool:
     """Whether what was moved, dropped or loosened guards no slot but only keeps pace."""
     gone = Counter(old) - Counter(new)
@@ -217,7 +254,7 @@ def keeps_pace(steps: Sequence[Step], step: Step) -> bool:
     """Whether a step of a channel holds it only so that it is not far ahead."""
     if not isinstance(step, HOLDS) or not step.lag:
         return False
-    guarded = {operand for each in steps for operand in written_by(each)}
+    guarded = {operand for each in steps for operand in written_by(each)} - kept(steps)
     if not isinstance(step, Wait):
         kind = Send if isinstance(step, Sent) else Recv
         guarded = {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cpu_hosts import plan_of_sizes
 from support.programs import (
     chain_plan,
     hosted_packings,
@@ -164,6 +165,27 @@ def test_all_hosts_get_the_same_bits_whenever_messages_arrive(data, hosts, dtype
             for each in reference.run(program, inputs, Call(op, chunk_elements=CHUNK, seed=seed))
         }
         assert len(results) == 1
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (2, 1, 2)])
+@pytest.mark.parametrize(("dtype", "prescale"), [(DType.FLOAT32, 0.3), (DType.FLOAT16, 1.0)])
+def test_bits_over_hosts_depend_neither_on_the_way_nor_on_the_place(sizes, dtype, prescale):
+    """Else what is fused with what, and so falls to which root, would change results."""
+    plan = plan_of_sizes(sizes)
+    random = np.random.default_rng(5)
+    inputs = [random.standard_normal(301).astype(numpy_dtype(dtype)) for _ in range(plan.size)]
+    trees = plan.packing(Collective.ALLREDUCE)
+    programs = [
+        lower_hosts(trees, Collective.ALLREDUCE, plan.hosts_of, addressing=addressing)
+        for addressing in Addressing
+    ]
+    call = Call(Op.SUM, chunk_elements=CHUNK, prescale=prescale)
+    results = {
+        each.tobytes()
+        for program in (*programs, lower_eager_hosts(plan.hosts_of))
+        for each in reference.run(program, inputs, call)
+    }
+    assert len(results) == 1
 
 
 @settings(max_examples=10)

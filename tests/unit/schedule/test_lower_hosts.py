@@ -111,7 +111,7 @@ def two_by_two() -> HostsPlan:
 
 
 def test_two_hosts_of_two_cross_the_network_once_each_way():
-    """Each NIC carries what it must; the top is one fused step, a head's way up one channel."""
+    """Each NIC carries what it must; a host's sum is stored, then one step makes all results."""
     plan = two_by_two()
     program = lower_hosts(plan.packing(Collective.ALLREDUCE), Collective.ALLREDUCE, plan.hosts_of)
     shares = dict.fromkeys((0, 1), 0)
@@ -123,7 +123,7 @@ def test_two_hosts_of_two_cross_the_network_once_each_way():
     steps = [[type(step) for step in channel.steps] for channel in program.ranks[0].channels]
     assert steps == [
         [Wait, Recv],  # sums of the other host
-        [Arrived, Reduce, Signal, Sent, Send],  # as top of a tree
+        [Reduce, Arrived, Reduce, Signal, Sent, Send],  # as top of a tree
         [Sent, Reduce, Send, Recv],  # as head of another
         [Arrived, Reduce, Signal],
         [Wait],
