@@ -14,6 +14,9 @@ pytest.importorskip("sklearn", reason="needs scikit-learn")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
 
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the jobs of all
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, plan_cache):
     """Two epochs on 1, 2 and 3 ranks, with joined batches of 24 images, and on 2 hosts x 2."""
