@@ -188,7 +188,8 @@ def _ratio_lines(outcomes: Sequence[Outcome]) -> list[str]:
 
 def picture_name(stem: str, run: Run) -> str:
     """Return the name of the picture of `run`."""
-    return f"{stem}_{run.name.replace(',', '').replace(' ', '-')}.png"
+    word = run.name.replace(",", "").replace("/", "").replace(" ", "-")
+    return f"{stem}_{word}.png"
 
 
 HOSTS = "hosts"
@@ -216,13 +217,20 @@ def write(subject: str, outcomes: Sequence[Outcome], folder: Path) -> Path:
     head = [
         f"# {TITLES.get(subject, subject.capitalize())} on {machine}",
         "",
-        f"{today}, {versions()}. Made by `make bench`: {len(outcomes[0].launches)} launch(es) of"
+        f"{today}, {versions()}. Made by `make bench`: {_launches(outcomes)} of"
         f" each command. All results as JSON: [{stem}.json]({stem}.json).",
         "",
     ]
     path = folder / f"{stem}.md"
     path.write_text("\n".join([*head, *REPORTS[subject][1](outcomes, stem)]) + "\n")
     return path
+
+
+def _launches(outcomes: Sequence[Outcome]) -> str:
+    numbers = [len(outcome.launches) for outcome in outcomes]
+    if min(numbers) == max(numbers):
+        return f"{max(numbers)} launch(es)"
+    return f"{min(numbers)} to {max(numbers)} launches"
 
 
 def _draw(outcome: Outcome, path: Path, machine: str) -> None:
