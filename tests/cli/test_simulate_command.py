@@ -201,7 +201,7 @@ def test_several_hosts(capsys: Captured) -> None:
     (row,) = found["rows"]
     assert (found["hosts"], found["network_gbps"]) == ([[5, 6, 7], [6, 7]], 400)
     assert (row["trees"], found["ring"]["kind"]) == ("over hosts", "network")
-    assert 0.8 < row["bound_part"] <= 1
+    assert 0.75 < row["bound_part"] <= 1
     assert row["ring"]["ratio"] > 5  # a ring is held to one GPU's PCIe link
     network = {name for name in found["largest"]["resources"] if "network" in name}
     assert network == {f"host {host} network {way}" for host in range(2) for way in ("in", "out")}
