@@ -71,7 +71,7 @@ def lower_hosts(  # noqa: PLR0913 - all that a program depends on
     >>> packing = PlannedPacking(1, (tree,), Fraction(1), Fraction(1), "MB/s")
     >>> program = lower_hosts(packing, Collective.ALLREDUCE, (0, 1))
     >>> print(render(program, rank=1), end="")
-    allreduce, 2 ranks on 2 hosts, direct, stars: 1 share, 1 slot of depth 4, 1 flag, pipelined
+    allreduce, 2 ranks on 2 hosts, direct, stars: 1 share, 2 slots of depth 4, 1 flag, pipelined
     rank 1 on host 1
       channel 0, shares [0, 1)
         sent r0 s0 -4
