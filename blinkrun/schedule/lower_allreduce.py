@@ -2,7 +2,7 @@
 
 Where an edge leads to another host, a partial sum is sent up from a slot of the child and the
 result comes down into its OUTPUT, see `lower_network`; inside a host it is read and written where
-it lies.
+it lies. A rank to which sums of other hosts come stores that of its own host first (`sum_up`).
 """
 
 from __future__ import annotations
