@@ -228,3 +228,21 @@ class AbortedError(CollectiveError):
     def __init__(self, message: str, rank: int) -> None:
         self.rank = rank
         super().__init__(message)
+
+
+class DeviceError(BlinkrunError):
+    """A call of the device's runtime failed.
+
+    Attributes
+    ----------
+    call : str
+        Name of the runtime's function.
+    device : int
+        Index of the device, as this process sees it.
+    reason : str
+        The runtime's words.
+    """
+
+    def __init__(self, call: str, device: int, reason: str, advice: str = "") -> None:
+        super().__init__(f"device {device}: {call}: {reason}{f'; {advice}' if advice else ''}")
+        self.call, self.device, self.reason = call, device, reason
