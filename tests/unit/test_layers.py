@@ -44,6 +44,8 @@ def importers(module):
     [
         ("mpi4py", {"comm/mpi.py", "bench/peers.py", "bench/training.py"}),
         ("blinkrun._core", {"executors/native.py"}),
+        ("cupy", {"executors/cuda.py"}),
+        ("cupy_backends", {"executors/cuda.py"}),
         (
             "matplotlib",
             {

