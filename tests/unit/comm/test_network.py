@@ -43,7 +43,7 @@ class ThreadWire:
         def meet(timeout_s):
             self.barrier.wait(timeout_s)
 
-        return Wire({}, {}, {}, 0, swap, meet, self)
+        return Wire({}, {}, {}, swap=swap, meet=meet, owner=self)
 
 
 def measured(mb_per_s):
