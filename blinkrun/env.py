@@ -6,6 +6,7 @@ Layers below `communicator` never read the environment: what is parsed here is p
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -34,6 +35,8 @@ CHECK_PARAMETERS = "BLINKRUN_CHECK_PARAMETERS"  # steps between checks that para
 HOST = "BLINKRUN_HOST"  # name of this rank's host, where the system's own does not tell
 NETWORK_GBPS = "BLINKRUN_NETWORK_GBPS"  # of a host's network, where it is not to be measured
 TUNE = "BLINKRUN_TUNE"  # auto | on | off: chunk sizes learned from the job's own calls
+GPUS_PER_RANK = "BLINKRUN_GPUS_PER_RANK"  # 1, 2, …, or 1/2, 1/3, …: ranks that share a GPU
+DEVICE_LINKS = "BLINKRUN_DEVICE_LINKS"  # auto | fabric | pcie | all: what joins GPUs
 
 DEFAULT_TIMEOUT_S = 600.0
 
@@ -99,6 +102,22 @@ def network_gbps(environ: Mapping[str, str] = os.environ) -> Fraction | None:
     if not value >= Fraction(1, 1000):
         raise UsageError(f"{NETWORK_GBPS}={text}: need at least 0.001 Gbit/s")
     return value
+
+
+def gpus_per_rank(environ: Mapping[str, str] = os.environ) -> Fraction:
+    """Return how many GPUs each rank has for itself, or the part of one that it shares.
+
+    >>> gpus_per_rank({GPUS_PER_RANK: "1/2"}), gpus_per_rank({})
+    (Fraction(1, 2), Fraction(1, 1))
+    """
+    return parse_gpus_per_rank(environ.get(GPUS_PER_RANK, "") or "1", f"{GPUS_PER_RANK}=")
+
+
+def parse_gpus_per_rank(text: str, name: str) -> Fraction:
+    """Return a whole number of GPUs, or one GPU's part 1/n; `name` begins the error's line."""
+    if not re.fullmatch(r"(1/)?[1-9][0-9]{0,3}", text):
+        raise UsageError(f"{name}{text}: need a whole number of GPUs, or 1/2, 1/3, … of one")
+    return Fraction(text)
 
 
 def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
