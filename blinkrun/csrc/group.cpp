@@ -336,8 +336,8 @@ void Group::leave() {
   if (network_) network_->alarms().leave();
 }
 
-void Group::abort(const std::string& text) {
-  waiter_.abort(AbortKind::kAborted, config_.names[config_.rank], text);
+void Group::abort(const std::string& text, AbortKind kind, int32_t about) {
+  waiter_.abort(kind, kind == AbortKind::kAborted ? config_.names[config_.rank] : about, text);
 }
 
 std::vector<uint32_t> Group::gone() {

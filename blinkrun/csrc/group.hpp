@@ -73,8 +73,12 @@ class Group {
   std::vector<ChannelTimes> last_channels() const;  // of the last call that was traced
 
   void leave();                           // this rank takes no further part
-  void abort(const std::string& text);    // end every rank's waits with an error
+  // End every rank's waits with an error; `about`: the rank that is late or gone, by its name.
+  void abort(const std::string& text, AbortKind kind = AbortKind::kAborted, int32_t about = -1);
   bool aborted() const { return waiter_.aborted(); }
+  void check() const {  // throws what the job was aborted for, if it was
+    if (waiter_.aborted()) waiter_.throw_aborted();
+  }
   std::vector<uint32_t> gone();           // the other ranks of the host that have left or died
   std::vector<uint32_t> gone_everywhere();  // of all, by their number among all
   bool all_left() const;
@@ -91,6 +95,7 @@ class Group {
   Journal& journal() { return journal_; }
   Pipes& pipes() { return pipes_; }
   Mapping& arena() { return arenas_[config_.rank]; }
+  const Mapping& arena_of(uint32_t rank) const { return arenas_.at(rank); }
   Heap& heap() { return heap_; }
   uint64_t calls() const { return seq_; }
   // Of the last call that was paced or moved more than a few KB: from the time when all ranks had
@@ -104,6 +109,7 @@ class Group {
   uint32_t total() const { return network_ ? network_->hosts().size() : config_.size; }
   uint32_t index() const { return network_ ? network_->hosts().rank() : config_.rank; }
   Network* network() { return network_.get(); }  // null on one host
+  std::string describe(const CallDesc& desc) const;  // "allreduce of 5 float32 (sum)"
   const WaitConfig& wait_config() const { return config_.wait; }
 
  private:
@@ -152,7 +158,6 @@ class Group {
   int32_t name_of(uint32_t rank) const {  // among all
     return network_ ? network_->hosts().name(rank) : config_.names[rank];
   }
-  std::string describe(const CallDesc& desc) const;
   std::string call_text(const Call& call) const;
   std::string no_program(const Call& call, Variant variant, uint64_t bytes) const;
 

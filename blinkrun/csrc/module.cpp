@@ -345,11 +345,16 @@ PYBIND11_MODULE(_core, m) {
         py::gil_scoped_release release;
         if (h.is_ours()) h.group->leave();
       })
-      .def("abort", [](Handle& h, const std::string& text) {
+      .def("abort", [](Handle& h, const std::string& text, int kind, int about) {
         py::gil_scoped_release release;
-        if (h.is_ours()) h.group->abort(text);
-      })
+        if (h.is_ours()) h.group->abort(text, AbortKind(kind), about);
+      }, py::arg("text"), py::arg("kind") = int(AbortKind::kAborted), py::arg("about") = -1)
       .def("aborted", [](Handle& h) { return h.group->aborted(); })
+      .def("check", [](Handle& h) { h.group->check(); })
+      .def("name", [](Handle& h) { return h.group->name(); })
+      .def("address_of", [](Handle& h, uint32_t rank, size_t offset) {
+        return uintptr_t(h.group->arena_of(rank).data()) + offset;
+      }, py::arg("rank"), py::arg("offset"))
       .def("all_left", [](Handle& h) { return h.group->all_left(); })
       .def("gone", [](Handle& h) { return h.group->gone(); })
       .def("gone_everywhere", [](Handle& h) { return h.group->gone_everywhere(); })
