@@ -14,7 +14,7 @@ from blinkrun.types import Op
 from blinkrun.version import __version__
 
 if TYPE_CHECKING:
-    from blinkrun.communicator import Handle
+    from blinkrun.handle import Handle
 
 Sum = Op.SUM
 Average = Op.AVERAGE

@@ -1,13 +1,20 @@
-"""What users hand to collectives, as addresses: numpy arrays, torch tensors, buffers, DLPack."""
+"""What users hand to collectives, as addresses: numpy arrays, torch tensors, buffers, DLPack.
+
+Memory of a device comes as torch CUDA tensors, cupy arrays, and whatever has
+``__cuda_array_interface__`` or DLPack. `device_of`, `device_at`, `stream_of`, `record_stream` and
+`new_like` are all that is asked of the libraries for it; they are looked up here at each call.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from blinkrun import dlpack
 from blinkrun.errors import InvalidBufferError
 from blinkrun.executors import native
 from blinkrun.types import DType
@@ -44,6 +51,10 @@ class View:
         Whether results may be written there.
     owner : object
         The array or tensor to which the memory belongs.
+    device : int or None
+        Number of the device in this process; None: memory of the host.
+    stream : int
+        Address of the stream in whose order the memory is used.
     """
 
     pointer: int
@@ -52,6 +63,8 @@ class View:
     dtype: DType
     writable: bool
     owner: Any
+    device: int | None = None
+    stream: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -63,6 +76,105 @@ def is_torch(item: Any) -> bool:
     """Whether `item` is a torch tensor; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(item, torch.Tensor)
+
+
+def is_cupy(item: Any) -> bool:
+    """Whether `item` is a cupy array; never imports cupy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(item, cupy.ndarray)
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+
+def device_of(item: Any) -> int | None:
+    """Return the number of the CUDA device that holds `item`; None for memory of the host."""
+    if is_torch(item):
+        device = item.device
+        return device.index if device.type == "cuda" else None
+    if isinstance(item, np.ndarray):
+        return None
+    interface = getattr(item, "__cuda_array_interface__", None)
+    if interface is None:
+        return dlpack.device_of(item)
+    device = getattr(item, "device", None)
+    device = getattr(device, "id", device)  # cupy has an object, our own memory a number
+    return device if isinstance(device, int) else device_at(interface["data"][0]) or 0
+
+
+def device_at(pointer: int) -> int | None:
+    """Return the number of the CUDA device whose memory `pointer` is in; None if it is in none."""
+    torch = sys.modules.get("torch")
+    is_used = "cupy" in sys.modules or "numba.cuda" in sys.modules
+    if not (is_used or (torch is not None and torch.cuda.is_initialized())):
+        return None  # nobody here has used a device
+    from blinkrun.executors import cuda  # noqa: PLC0415 - needs what only devices need
+
+    found: int | None = cuda.device_at(pointer)
+    return found
+
+
+def stream_of(item: Any) -> int:
+    """Return the address of the stream in whose order `item`, on a device, is used now.
+
+    That is the current stream of its library; of others what the array itself says.
+    """
+    if is_torch(item):
+        return int(sys.modules["torch"].cuda.current_stream(item.device).cuda_stream)
+    if is_cupy(item):
+        return int(sys.modules["cupy"].cuda.get_current_stream(item.device.id).ptr)
+    stream = getattr(item, "__cuda_array_interface__", {}).get("stream")
+    return 0 if stream in (None, 1) else int(stream)  # 1: the legacy default stream, called 0 too
+
+
+def record_stream(item: Any, stream: int) -> None:
+    """Tell the allocator of `item`'s library that `stream` uses it too, where it wants to know."""
+    if is_torch(item) and item.is_cuda:
+        torch = sys.modules["torch"]
+        item.record_stream(torch.cuda.ExternalStream(stream, device=item.device))
+
+
+def new_like(item: Any, shape: tuple[int, ...]) -> Any:
+    """Return new memory of the kind, type and device of `item`; None if its library is unknown."""
+    if is_torch(item):
+        return item.new_empty(shape)
+    if is_cupy(item):
+        with item.device:
+            return sys.modules["cupy"].empty(shape, item.dtype)
+    return None
+
+
+def packed_copy(item: Any) -> Any:
+    """Return a contiguous copy of `item`, on a device, in the order of its stream.
+
+    Raises
+    ------
+    InvalidBufferError
+        If its library is unknown.
+    """
+    if is_torch(item):
+        return item.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
+    if is_cupy(item):
+        with item.device:
+            return item.copy(order="C")
+    raise InvalidBufferError(
+        f"a {type(item).__name__} cannot be copied here; pass a contiguous array that is apart"
+        " from out"
+    )
+
+
+def is_packed(item: Any) -> bool:
+    """Whether `item`, on a device, holds its elements one behind the other."""
+    if is_torch(item):
+        return bool(item.is_contiguous())
+    interface = getattr(item, "__cuda_array_interface__", None)
+    if interface is None:
+        return True  # DLPack says when it is exported
+    itemsize = int(interface["typestr"][2:])
+    return dlpack.is_packed(tuple(interface["shape"]), interface.get("strides"), itemsize)
+
+
+# ---- views ---------------------------------------------------------------------------------------
 
 
 def numpy_dtype(name: Any) -> np.dtype[Any]:
@@ -84,16 +196,22 @@ def numpy_dtype(name: Any) -> np.dtype[Any]:
     return dtype
 
 
-def view(item: Any, what: str) -> View:
+def view(item: Any, what: str, *, packed: bool = True) -> View:
     """Return the memory of `item`; `what` names it in errors ("allreduce: array").
+
+    With ``packed=False`` an array on a device may be non-contiguous: the view tells its shape.
 
     Raises
     ------
     InvalidBufferError
-        If it is no CPU buffer, not contiguous, or of a type that collectives do not know.
+        If it is no buffer, not contiguous, or of a type that collectives do not know.
     """
     if is_torch(item):
-        return _torch_view(item, what)
+        return _torch_view(item, what, packed=packed)
+    if not isinstance(item, np.ndarray):
+        device = device_of(item)
+        if device is not None:
+            return _device_view(item, what, device, packed=packed)
     return _numpy_view(_as_numpy(item, what), what)
 
 
@@ -103,12 +221,17 @@ def raw_view(item: Any, what: str) -> View:
     Raises
     ------
     InvalidBufferError
-        If it is no CPU buffer or not contiguous.
+        If it is no buffer or not contiguous.
     """
     if is_torch(item):
-        _check_torch(item, what)
+        device, stream = _check_torch(item, what)
         num_bytes = item.numel() * item.element_size()
-        return View(item.data_ptr(), num_bytes, tuple(item.shape), DType.UINT8, True, item)
+        shape = tuple(item.shape)
+        return View(item.data_ptr(), num_bytes, shape, DType.UINT8, True, item, device, stream)
+    if not isinstance(item, np.ndarray):
+        device = device_of(item)
+        if device is not None:
+            return _device_view(item, what, device, as_bytes=True)
     array = _as_numpy(item, what)
     if array.dtype.hasobject:
         raise InvalidBufferError(f"{what} holds Python objects, not bytes; pickle them")
@@ -118,21 +241,73 @@ def raw_view(item: Any, what: str) -> View:
     return View(pointer, array.nbytes, array.shape, DType.UINT8, array.flags.writeable, array)
 
 
-def _torch_view(tensor: Any, what: str) -> View:
-    _check_torch(tensor, what)
+def _torch_view(tensor: Any, what: str, *, packed: bool) -> View:
+    device, stream = _check_torch(tensor, what, packed=packed)
     dtype = _TORCH_DTYPES.get(str(tensor.dtype))
     if dtype is None:
         raise InvalidBufferError(f"{what} has dtype {tensor.dtype}; supported are {SUPPORTED}")
-    return View(tensor.data_ptr(), tensor.numel(), tuple(tensor.shape), dtype, True, tensor)
+    shape = tuple(tensor.shape)
+    return View(tensor.data_ptr(), tensor.numel(), shape, dtype, True, tensor, device, stream)
 
 
-def _check_torch(tensor: Any, what: str) -> None:
-    if tensor.device.type != "cpu":
+def _check_torch(tensor: Any, what: str, *, packed: bool = True) -> tuple[int | None, int]:
+    """Return device and stream of a tensor that can be used as it lies."""
+    device = device_of(tensor)
+    if device is None and tensor.device.type != "cpu":
         raise InvalidBufferError(
-            f"{what} is on {tensor.device}; this version moves CPU tensors only"
+            f"{what} is on {tensor.device}; collectives take tensors of the CPU and of CUDA devices"
         )
-    if tensor.layout != sys.modules["torch"].strided or not tensor.is_contiguous():
+    may_be_loose = device is not None and not packed
+    is_strided = tensor.layout == sys.modules["torch"].strided
+    if not is_strided or not (may_be_loose or tensor.is_contiguous()):
         raise InvalidBufferError(f"{what} is not contiguous; pass tensor.contiguous()")
+    return (None, 0) if device is None else (device, stream_of(tensor))
+
+
+def _device_view(
+    item: Any, what: str, device: int, *, packed: bool = True, as_bytes: bool = False
+) -> View:
+    """Return the memory of an array on a device that is no torch tensor."""
+    interface = getattr(item, "__cuda_array_interface__", None)
+    if interface is None:
+        return _dlpack_view(item, what, as_bytes=as_bytes)
+    if interface.get("mask") is not None:
+        raise InvalidBufferError(f"{what} has a mask; pass its data")
+    if packed and not is_packed(item):
+        raise InvalidBufferError(
+            f"{what} is not contiguous; pass a contiguous copy, such as cupy.ascontiguousarray()"
+        )
+    shape = tuple(interface["shape"])
+    dtype = DType.UINT8 if as_bytes else _dtype_of_interface(item, interface, what)
+    count = math.prod(shape) * (int(interface["typestr"][2:]) if as_bytes else 1)
+    pointer, is_read_only = interface["data"]
+    return View(pointer, count, shape, dtype, not is_read_only, item, device, stream_of(item))
+
+
+def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DType:
+    name = interface["typestr"]
+    own = getattr(item, "dtype", None)
+    if name[1] == "V" and own is not None:  # bfloat16 has no letter of its own
+        name = own
+    try:
+        dtype = _dtype_of_numpy(np.dtype(name))
+    except TypeError:
+        dtype = None
+    if dtype is None:
+        raise InvalidBufferError(f"{what} has dtype {name}; supported are {SUPPORTED}")
+    return dtype
+
+
+def _dlpack_view(item: Any, what: str, *, as_bytes: bool = False) -> View:
+    found = dlpack.exported(item, what, stream=1)  # used in the order of the default stream
+    if not found.contiguous:
+        raise InvalidBufferError(f"{what} is not contiguous; pass a contiguous copy")
+    dtype = DType.UINT8 if as_bytes else found.dtype
+    if dtype is None:
+        raise InvalidBufferError(f"{what} has a dtype that is none of {SUPPORTED}")
+    count = math.prod(found.shape) * (found.itemsize if as_bytes else 1)
+    owner = (item, found.capsule)
+    return View(found.pointer, count, found.shape, dtype, True, owner, found.device, 0)
 
 
 def _as_numpy(item: Any, what: str) -> np.ndarray[Any, Any]:

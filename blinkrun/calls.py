@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from blinkrun import buffers
 from blinkrun.buffers import View, is_torch, view
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.executors.base import Request
@@ -24,6 +25,9 @@ def make_request(
 ) -> Request:
     """Return the call of `collective` on `array` and `out`, the latter None if there is no result.
 
+    On a device an `array` that is not contiguous is copied, in the order of its stream, unless it
+    is `out` as well.
+
     Raises
     ------
     InvalidBufferError
@@ -33,14 +37,16 @@ def make_request(
     """
     name = collective.label
     check_root(root, size)
+    array = _packed(array, out, name)
     given = view(array, f"{name}: array")
     taken = None if out is None else view(out, f"{name}: out")
     op = _check_op(name, op, given.dtype, scales)
     count = _check_counts(collective, given, taken, size)
     if taken is not None:
+        _check_places(name, given, taken)
         _check_output(name, given, taken)
         if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
-            given = view(_copy(array), name)
+            given = view(_copy(array, given), name)
     return Request(
         collective,
         given.dtype,
@@ -52,6 +58,8 @@ def make_request(
         float(scales[0]),
         float(scales[1]),
         keep=(given.owner, out),
+        stream=None if given.device is None else given.stream,
+        device=-1 if given.device is None else given.device,
     )
 
 
@@ -112,5 +120,38 @@ def _check_output(name: str, given: View, taken: View) -> None:
         raise InvalidBufferError(f"{name}: array and out overlap without being the same memory")
 
 
-def _copy(array: Any) -> Any:
+def _check_places(name: str, given: View, taken: View) -> None:
+    """Raise unless both are on one device, or on the host, and used in the order of one stream."""
+    if given.device != taken.device:
+        raise InvalidBufferError(
+            f"{name}: array is {_place(given)}, out is {_place(taken)}; both must be on one device"
+        )
+    if given.device is not None and given.stream != taken.stream:
+        raise InvalidBufferError(
+            f"{name}: array is used in stream {given.stream:#x}, out in stream {taken.stream:#x};"
+            " both must be in the order of one stream"
+        )
+
+
+def _place(found: View) -> str:
+    return "memory of the host" if found.device is None else f"on device {found.device}"
+
+
+def _packed(array: Any, out: Any, name: str) -> Any:
+    """Return `array`, or a contiguous copy where it is on a device and given as input only."""
+    if isinstance(array, np.ndarray) or buffers.device_of(array) is None:
+        return array
+    if buffers.is_packed(array):
+        return array
+    if out is array:
+        raise InvalidBufferError(
+            f"{name}: array is not contiguous and cannot be worked on in place; pass"
+            " .contiguous() of it, or another out"
+        )
+    return buffers.packed_copy(array)
+
+
+def _copy(array: Any, given: View) -> Any:
+    if given.device is not None:
+        return buffers.packed_copy(array)
     return array.clone() if is_torch(array) else np.array(array, copy=True)

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,12 @@ from blinkrun.buffers import is_torch, numpy_dtype, view
 from blinkrun.calls import barrier_request, check_root, make_request
 from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
+from blinkrun.devices import Devices
 from blinkrun.errors import InvalidBufferError, NotInitializedError
 from blinkrun.executors import native
 from blinkrun.executors.base import Executor, Request, Tuner
 from blinkrun.executors.journal import NativeJournal
+from blinkrun.handle import Handle
 from blinkrun.messages import PointToPoint
 from blinkrun.types import Collective, Op, Rank
 
@@ -30,30 +32,6 @@ if TYPE_CHECKING:
     from blinkrun.planner.hosts_plan import HostsPlan
     from blinkrun.planner.plan import Plan
     from blinkrun.schedule.ir import Addressing
-
-
-class Handle:
-    """A collective on its way, made by the ``_async`` calls.
-
-    The buffers must not be touched until `wait` has returned.
-    """
-
-    def __init__(self, communicator: Communicator, job: Any, result: Any) -> None:
-        self._communicator = communicator
-        self._job = job
-        self._result = result
-
-    def done(self) -> bool:
-        """Whether the collective is through, with or without success; does not block."""
-        return bool(self._job.done())
-
-    def wait(self) -> Any:
-        """Wait for the collective and return its result; raises what the call would have raised."""
-        try:
-            self._job.wait()
-        except native.Failure as failure:
-            self._communicator.fail(failure)
-        return self._result
 
 
 class Communicator(PointToPoint):
@@ -65,10 +43,15 @@ class Communicator(PointToPoint):
     then all ranks get a `CollectiveTimeoutError` that names the missing ones. Results are bitwise
     equal on all ranks and from run to run.
 
-    Arrays are numpy arrays, torch CPU tensors, or anything with the buffer protocol or DLPack:
+    Arrays are numpy arrays, torch tensors, or anything with the buffer protocol or DLPack:
     C-contiguous, of a type in `blinkrun.types.DType`. With ``out=None`` a new array is returned
     (a torch tensor for a torch tensor, in the arena if the input is there); ``out=array`` works in
     place. Errors in the arguments are `InvalidBufferError`s, raised before anything moves.
+
+    Where the arrays are on CUDA devices (torch tensors, cupy arrays, ``__cuda_array_interface__``),
+    on all ranks, a call is put into the current stream of the arrays' library and returns at once:
+    what comes later in that stream sees the result. What goes wrong on a device is raised by a
+    later call or by `synchronize`. Such an array may be non-contiguous where it is not `out` too.
     """
 
     def __init__(self, control: ControlPlane, world: World, executor: Executor, cores: int) -> None:
@@ -77,6 +60,7 @@ class Communicator(PointToPoint):
         self._executor: Executor | None = executor
         self._fast = executor.fast
         self._cores = cores
+        self._devices = Devices(control, world, executor)
         # Jobs and the memory that they work on: a handle may be dropped before its job is through.
         self._in_flight: deque[tuple[Any, Request]] = deque()
         self._at_close: list[Callable[[], None]] = []
@@ -153,31 +137,45 @@ class Communicator(PointToPoint):
     def describe(self) -> str:
         """Return a few lines about ranks, plan and kernels, for people."""
         here = f"{self._cores} cores, {native.isa()} kernels"
+        more = "" if self.devices is None else f"\non devices: {self.devices.plan.describe()}"
         if self.cross_size == 1:
-            return f"{self.size} ranks on 1 host, {here}\n{self.plan.describe()}"
+            return f"{self.size} ranks on 1 host, {here}\n{self.plan.describe()}{more}"
         hosts = zip(self._world.host_names, self._world.groups, strict=True)
         where = ", ".join(f"{name}: {' '.join(map(str, ranks))}" for name, ranks in hosts)
         return (
             f"{self.size} ranks on {self.cross_size} hosts ({where}), here {here}\n"
-            f"{self.plan.describe()}"
+            f"{self.plan.describe()}{more}"
         )
 
     # ---- memory --------------------------------------------------------------------------------
 
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> npt.NDArray[Any]:
-        """Return an uninitialised numpy array in the arena. Not collective.
+    def empty(
+        self, shape: int | tuple[int, ...], dtype: Any = "float32", *, device: bool = False
+    ) -> Any:
+        """Return an uninitialised array in the arena, numpy's or a `DeviceArray`. Not collective.
 
         Collectives on arena arrays move no copies: peers read and write them where they are.
+        The arena of the device is there once the ranks have made a call on devices.
         """
         wanted = numpy_dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if device:
+            return self._device_array(shape, wanted)
         num_bytes = math.prod(shape) * wanted.itemsize
         return self.empty_bytes(num_bytes).view(wanted).reshape(shape)
 
-    def empty_bytes(self, num_bytes: int) -> npt.NDArray[np.uint8]:
+    @overload
+    def empty_bytes(self, num_bytes: int) -> npt.NDArray[np.uint8]: ...
+
+    @overload
+    def empty_bytes(self, num_bytes: int, *, device: bool) -> Any: ...
+
+    def empty_bytes(self, num_bytes: int, *, device: bool = False) -> Any:
         """Return `num_bytes` of arena memory as uint8, aligned to 64 bytes. Not collective."""
         if num_bytes < 0:
             raise InvalidBufferError(f"cannot make {num_bytes} bytes")
+        if device:
+            return self._device_bytes(num_bytes)
         return self.executor.empty_bytes(num_bytes)
 
     # ---- collectives ---------------------------------------------------------------------------
@@ -376,7 +374,13 @@ class Communicator(PointToPoint):
 
         A thread that has no core for itself says ``may_spin=False``: it leaves its core to others
         while it waits for ranks.
+
+        A call on a device is put into its stream, and this returns at once.
         """
+        if request.stream is not None:
+            self.executor  # noqa: B018 - raises after shutdown
+            self._devices.run(request)
+            return
         try:
             self.executor.run(request, may_spin=may_spin)
         except native.Failure as failure:
@@ -402,6 +406,7 @@ class Communicator(PointToPoint):
         executor, self._executor = self._executor, None
         self._fast = _closed
         if executor is not None:
+            self._devices.close()
             executor.group.close()
             executor.group.leave()
             self._in_flight.clear()
@@ -434,12 +439,20 @@ class Communicator(PointToPoint):
         except native.Failure as failure:
             self.fail(failure)
 
+    def submit_request(self, request: Request) -> Any:
+        """Start a call of `calls.make_request`; the job has ``done`` and ``wait``.
+
+        One on a device, in the communicator's own stream, has ``wait_on(stream)`` too.
+        """
+        executor = self.executor
+        return executor.submit(request) if request.stream is None else self._devices.submit(request)
+
     def _submit(self, request: Request, out: Any) -> Handle:
-        job = self.executor.submit(request)
+        job = self.submit_request(request)
         while self._in_flight and self._in_flight[0][0].done():
             self._in_flight.popleft()
         self._in_flight.append((job, request))
-        return Handle(self, job, out)
+        return Handle(self, job, out, request)
 
     def _reduce_out(self, array: Any, root: Rank, out: Any) -> Any:
         if root != self.rank:
@@ -461,7 +474,7 @@ class Communicator(PointToPoint):
 
     def _like(self, array: Any, rows: int = 1, per: int = 1) -> Any:
         """Return a new array like `array` with its first axis times `rows`, divided by `per`."""
-        given = view(array, "array")
+        given = view(array, "array", packed=False)
         shape = given.shape or (1,)
         if rows == per == 1:
             shape = given.shape
@@ -471,6 +484,8 @@ class Communicator(PointToPoint):
             )
         else:
             shape = (shape[0] * rows // per, *shape[1:])
+        if given.device is not None:
+            return self._new_like(given, array, shape)
         if is_torch(array):
             return array.new_empty(shape)
         dtype = given.owner.dtype

@@ -6,12 +6,14 @@ They go through a ring in shared memory for every pair of ranks, made with the f
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from blinkrun.buffers import View, raw_view
+from blinkrun.devices import OnDevices
 from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.executors import native
 from blinkrun.executors.base import Executor
@@ -38,19 +40,16 @@ class Recv:
     tag: int = 0
 
 
-class PointToPoint(ABC):
+class PointToPoint(OnDevices):
     """The part of a `Communicator` that takes two ranks only. Its methods block.
+
+    Memory of a device goes through memory of the host: what is in its stream before is waited for.
 
     Messages of one tag between two ranks arrive in the order in which they were sent; receiving
     another tag first is allowed. Every thread may call, also while another is in a collective. A
     wait ends with a `CollectiveTimeoutError` if nothing of the message has moved for the timeout
     given to `init`, and with a `PeerLeftError` if the other rank is gone: for all ranks.
     """
-
-    @property
-    @abstractmethod
-    def executor(self) -> Executor:
-        """What the ranks share; raises NotInitializedError after shutdown."""
 
     def send(self, array: Any, dst: Rank, tag: int = 0) -> None:
         """Send the bytes of `array` to rank `dst`, which must call `recv` with the same tag.
@@ -72,7 +71,7 @@ class PointToPoint(ABC):
         UsageError
             If there is no such rank or tag, or `dst` is this rank.
         InvalidBufferError
-            If `array` is no contiguous CPU memory.
+            If `array` is no contiguous memory.
         """
         self.exchange([Send(array, dst, tag)])
 
@@ -103,13 +102,37 @@ class PointToPoint(ABC):
         executor = self.executor
         transfers = []
         views = []
+        landings = []
         for message in messages:
             sends = isinstance(message, Send)
             peer = message.dst if isinstance(message, Send) else message.src
             found = _checked(executor, message, peer)
-            views.append(found)
-            transfers.append((sends, peer, message.tag, found.pointer, found.nbytes))
+            pointer, staged = found.pointer, None
+            if found.device is not None:
+                staged = self._staged(found, fill=sends)
+                pointer = staged.ctypes.data
+                if not sends:
+                    landings.append((found, staged))
+            views.append((found, staged))
+            transfers.append((sends, peer, message.tag, pointer, found.nbytes))
         self.transfer(transfers, may_spin=may_spin)
+        for found, staged in landings:
+            self._land(found, staged)
+
+    def _staged(self, found: View, *, fill: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return memory of the host for a message of a device, with its bytes if `fill`."""
+        staged = np.empty(found.nbytes, np.uint8)
+        if fill and found.nbytes and found.device is not None:
+            api = self.device_api(found.device)
+            api.copy(staged.ctypes.data, found.pointer, found.nbytes, found.stream)
+            api.synchronize(found.stream)
+        return staged
+
+    def _land(self, found: View, staged: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        if found.nbytes and found.device is not None:
+            api = self.device_api(found.device)
+            api.copy(found.pointer, staged.ctypes.data, found.nbytes, found.stream)
+            api.synchronize(found.stream)  # the staged bytes go now
 
     def transfer(
         self, transfers: list[tuple[bool, Rank, int, int, int]], *, may_spin: bool = True

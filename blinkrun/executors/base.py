@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call, in addresses: what the core needs to know. `keep` keeps the memory alive."""
+    """One call, in addresses: what the core needs to know. `keep` keeps the memory alive.
+
+    A call on memory of a device has the device's number in this process and the address of the
+    stream in whose order it runs; `stream` is None for one on memory of the host.
+    """
 
     collective: Collective
     dtype: DType
@@ -35,6 +39,8 @@ class Request:
     prescale: float
     postscale: float
     keep: tuple[Any, ...] = ()
+    stream: int | None = None
+    device: int = -1
 
     def args(self) -> tuple[int, int, int, int, int, int, int, float, float]:
         """Return the arguments of the core's `run` and `submit`."""

@@ -1,0 +1,287 @@
+"""The devices of a communicator: what joins them, and what its calls on their memory take.
+
+Nothing of it is there before the first call on memory of a device. That call brings the ranks'
+devices together, over the group of the host, whose deadline and checks hold for it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blinkrun import buffers
+from blinkrun.comm.base import ControlPlane
+from blinkrun.comm.world import World
+from blinkrun.errors import BlinkrunError, InvalidBufferError, LaunchError, UsageError
+from blinkrun.executors import native
+from blinkrun.executors.base import Executor, Request
+from blinkrun.types import Collective, DType, Op
+
+if TYPE_CHECKING:
+    from blinkrun.executors.device import DeviceExecutor, DeviceJob
+    from blinkrun.executors.device_api import DeviceApi
+
+# No other call of this collective has a scale, so none can be taken for that of a rank that joins.
+# The core knows it too, for its message (csrc/group.cpp).
+JOINING_SCALES = (1.0, 2.0)
+
+
+class DeviceArray:
+    """An array on a device, for whoever takes ``__cuda_array_interface__``.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the array.
+    dtype : numpy.dtype
+        Of its elements.
+    device : int
+        Number of the device in this process.
+    pointer : int
+        Address of the first element.
+    owner : object
+        What the memory is given back with.
+    """
+
+    def __init__(
+        self, owner: Any, pointer: int, device: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self.owner = owner
+        self.pointer = pointer
+        self.device = device
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "stream": None,
+            "version": 3,
+        }
+
+
+class Devices:
+    """One rank's device, joined with those of the other ranks by the first call on it.
+
+    Attributes
+    ----------
+    executor : DeviceExecutor or None
+        What runs calls on the device; None before the first.
+    """
+
+    def __init__(self, control: ControlPlane, world: World, host: Executor) -> None:
+        self.executor: DeviceExecutor | None = None
+        self._control = control
+        self._world = world
+        self._host = host
+        self._apis: dict[int, DeviceApi] = {}
+        self._lock = threading.Lock()
+        self._last_stream = 0
+
+    def api(self, index: int) -> DeviceApi:
+        """Return device `index`; not collective.
+
+        Raises
+        ------
+        DeviceError
+            If this process cannot use it; says what is missing.
+        """
+        found = self._apis.get(index)
+        if found is None:
+            from blinkrun.executors import cuda  # noqa: PLC0415 - needs cupy
+
+            found = self._apis[index] = cuda.open_device(index, self._world.rank)
+        return found
+
+    def join(self, index: int) -> DeviceExecutor:
+        """Return what runs calls on device `index`; the first time all ranks must call it.
+
+        Raises
+        ------
+        InvalidBufferError
+            If this rank has joined with another device.
+        MismatchError, CollectiveTimeoutError
+            If the other ranks call something else, or nothing.
+        LaunchError, DeviceError
+            On all ranks, if one of them cannot use its device.
+        """
+        executor = self.executor
+        if executor is None:
+            with self._lock:
+                executor = self.executor
+                if executor is None:
+                    executor = self.executor = self._joined(index)
+        joined = executor.api.info.index
+        if joined != index:
+            raise InvalidBufferError(
+                f"rank {self._world.rank}: the array is on device {index}, but this communicator's"
+                f" first call was on device {joined}; a rank uses one device of a communicator"
+            )
+        return executor
+
+    def run(self, request: Request) -> None:
+        """Enqueue a call in its stream; returns at once."""
+        executor = self.executor
+        if executor is None or executor.api.info.index != request.device:
+            executor = self.join(request.device)
+        self._last_stream = request.stream or 0
+        executor.run(request)
+
+    def submit(self, request: Request) -> DeviceJob:
+        """Enqueue a call in the communicator's own stream, after what is in the request's now."""
+        executor = self.join(request.device)
+        for item in request.keep:
+            if item is not None:
+                buffers.record_stream(item, executor.stream)
+        return executor.submit(request)
+
+    def synchronize(self) -> None:
+        """Wait for all calls of this rank on its device, and raise what went wrong."""
+        executor = self.executor
+        if executor is not None:
+            executor.synchronize(executor.stream)
+            executor.synchronize(self._last_stream)
+
+    def close(self) -> None:
+        """Leave; calls under way are finished first. Harmless if nothing was joined."""
+        executor, self.executor = self.executor, None
+        if executor is not None:
+            executor.close()
+
+    def _joined(self, index: int) -> DeviceExecutor:
+        api, error = None, None
+        try:
+            api = self.api(index)
+        except BlinkrunError as err:
+            error = err
+        self._agree(error)
+        if api is None:
+            raise error or LaunchError(f"there is no device {index}")
+        from blinkrun.executors.device import DeviceExecutor  # noqa: PLC0415 - few need it
+        from blinkrun.executors.device_plan import plan_devices  # noqa: PLC0415
+
+        return DeviceExecutor(
+            self._control,
+            self._world,
+            self._host,
+            api,
+            make_plan=plan_devices,
+            timeout_s=self._host.timeout_s,
+        )
+
+    def _agree(self, error: BlinkrunError | None) -> None:
+        """Raise on all ranks unless all of them join, each with a device that it can use."""
+        mine = np.array([error is not None], np.int64)
+        everyone = np.zeros(self._world.size, np.int64)
+        request = Request(
+            Collective.ALLGATHER,
+            DType.INT64,
+            Op.SUM,
+            0,
+            mine.ctypes.data,
+            everyone.ctypes.data,
+            1,
+            *JOINING_SCALES,
+        )
+        try:
+            self._host.run(request)
+        except native.Failure as failure:
+            raise native.translate(failure, self._host.timeout_s) from None
+        if not everyone.any():
+            return
+        texts = self._control.allgather(None if error is None else f"{error}")
+        if error is not None:
+            raise error
+        rank = next(rank for rank, text in enumerate(texts) if text is not None)
+        raise LaunchError(f"rank {rank} cannot use its device: {texts[rank]}")
+
+
+class OnDevices(ABC):
+    """The part of a `Communicator` that knows its devices."""
+
+    _devices: Devices
+
+    @property
+    @abstractmethod
+    def executor(self) -> Executor:
+        """What the ranks share; raises NotInitializedError after shutdown."""
+
+    @property
+    def devices(self) -> DeviceExecutor | None:
+        """What runs calls on this rank's device; None before the first call on one."""
+        return self._devices.executor
+
+    @property
+    def device_index(self) -> int | None:
+        """Number of this rank's device, as this process counts; None before the first call."""
+        executor = self._devices.executor
+        return None if executor is None else executor.api.info.index
+
+    def device_api(self, index: int) -> DeviceApi:
+        """Return device `index` of this process. Not collective.
+
+        Raises
+        ------
+        DeviceError
+            If it cannot be used here; says what is missing.
+        """
+        return self._devices.api(index)
+
+    def device_executor(self, index: int) -> DeviceExecutor:
+        """Return what runs calls on device `index`; collective until the devices have met.
+
+        Calls on memory of a device do so by themselves. Waits for the other ranks at most the
+        timeout; one that calls something else gives all of them a `MismatchError`.
+        """
+        self.executor  # noqa: B018 - raises after shutdown
+        return self._devices.join(index)
+
+    def synchronize(self) -> None:
+        """Wait for this rank's calls on its device, and raise what went wrong. Not collective."""
+        self._devices.synchronize()
+
+    def _device_bytes(self, num_bytes: int) -> Any:
+        executor = self._devices.executor
+        if executor is None:
+            raise UsageError(
+                "there is no memory of devices before the ranks have met there; make a call on an"
+                " array of a device first, or device_executor(index) on all ranks"
+            )
+        return executor.empty_bytes(num_bytes)
+
+    def _device_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+        memory = self._device_bytes(math.prod(shape) * dtype.itemsize)
+        executor = self._devices.executor
+        device = -1 if executor is None else executor.api.info.index
+        return DeviceArray(memory, memory.pointer, device, shape, dtype)
+
+    def _new_like(self, given: buffers.View, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return new memory like `array`, which `given` shows to be on a device."""
+        made = buffers.new_like(array, shape)
+        if made is not None:
+            return made
+        device = -1 if given.device is None else given.device
+        dtype = buffers.numpy_dtype(given.dtype)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        owner = _Allocation(self._devices.api(device), num_bytes)
+        return DeviceArray(owner, owner.pointer, device, shape, dtype)
+
+
+class _Allocation:
+    """Memory of a device, given back when nobody holds it any more."""
+
+    def __init__(self, api: DeviceApi, num_bytes: int) -> None:
+        self.pointer = api.malloc(num_bytes) if num_bytes else 0
+        if num_bytes:
+            free: Callable[[int], None] = api.free  # the runtime waits for what still uses it
+            weakref.finalize(self, free, self.pointer)
