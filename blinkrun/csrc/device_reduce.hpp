@@ -1,0 +1,595 @@
+// Reduce n sources into m destinations with the threads of one block: what kernels_impl.hpp does with
+// one core, to the same bits. Only a NaN's payload may differ: CUDA's arithmetic keeps none.
+//
+// Sources are taken four at a time, and of each two vectors of 16 bytes, so that eight loads of a
+// thread are under way before the first is needed. Where the operands do not share their alignment,
+// and for the rare scaling and averaging of integers, elements are taken one by one.
+//
+// A thread takes several units, `stride` bytes apart, at a time. Where fewer are left it takes its
+// first one again in their place, and stores that once: one piece of code for the middle and for
+// the end.
+#pragma once
+
+#include "portable.hpp"
+#include "types.hpp"
+
+#if defined(__CUDACC__)
+#define BLINKRUN_UNROLL _Pragma("unroll")
+#define BLINKRUN_ROLLED _Pragma("unroll 1")  // what is not known beforehand: code that is short, and soon made
+#else
+#define BLINKRUN_UNROLL
+#define BLINKRUN_ROLLED
+#endif
+
+#if !defined(__CUDACC_RTC__)
+#include <cstring>
+#endif
+
+namespace blinkrun {
+
+struct Reduction {
+  char* const* pointers;   // destinations, then sources; each destination equals a source or overlaps none
+  const uint8_t* scaled;   // of each source: multiply it by prescale; null: none
+  uint32_t num_dsts, num_srcs;
+  DType dtype;
+  Op op;
+  uint64_t count;          // elements
+  double prescale, postscale;
+  uint32_t divisor;        // of the result; 1: none
+};
+
+namespace device {
+
+// ---- bits ---------------------------------------------------------------------------------------
+
+struct alignas(16) Pack {
+  uint32_t words[4];
+};
+
+BLINKRUN_FN uint32_t bits_of(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+#endif
+}
+
+BLINKRUN_FN float float_of(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+#endif
+}
+
+BLINKRUN_FN uint64_t bits_of(double value) {
+#if defined(__CUDA_ARCH__)
+  return uint64_t(__double_as_longlong(value));
+#else
+  uint64_t bits;
+  memcpy(&bits, &value, 8);
+  return bits;
+#endif
+}
+
+BLINKRUN_FN double double_of(uint64_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __longlong_as_double((long long)(bits));
+#else
+  double value;
+  memcpy(&value, &bits, 8);
+  return value;
+#endif
+}
+
+// Plain accesses: a flag's acquire and release order them. As inline PTX they are sure to be one
+// transfer of 16 bytes in global memory. Never the read-only path: peers write what is read here.
+BLINKRUN_FN Pack load_pack(const char* from) {
+  Pack pack;
+#if defined(__CUDA_ARCH__)
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pack.words[0]), "=r"(pack.words[1]), "=r"(pack.words[2]), "=r"(pack.words[3])
+               : "l"(from) : "memory");
+#else
+  memcpy(&pack, from, sizeof pack);
+#endif
+  return pack;
+}
+
+BLINKRUN_FN void store_pack(char* to, const Pack& pack) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :: "l"(to), "r"(pack.words[0]), "r"(pack.words[1]), "r"(pack.words[2]), "r"(pack.words[3])
+               : "memory");
+#else
+  memcpy(to, &pack, sizeof pack);
+#endif
+}
+
+// ---- 16-bit floats --------------------------------------------------------------------------------
+
+BLINKRUN_FN float half_to_float(uint16_t half) {
+#if defined(__CUDA_ARCH__)
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
+#else
+  const uint32_t sign = uint32_t(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+  if (magnitude >= 0x7c00u)
+    return float_of(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13) |
+                    ((magnitude & 0x3ffu) ? 0x400000u : 0u));
+  if (magnitude >= 0x400u) return float_of(sign | ((magnitude << 13) + 0x38000000u));
+  return float_of(sign | bits_of(float(magnitude) * 5.9604644775390625e-8f));  // 2^-24: subnormals
+#endif
+}
+
+BLINKRUN_FN uint16_t float_to_half(float value) {
+#if defined(__CUDA_ARCH__)
+  uint16_t half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+  return half;
+#else
+  const uint32_t bits = bits_of(value), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);
+  if (magnitude < 0x38800000u)  // subnormal half: let the adder round at 2^-24
+    return uint16_t(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u));
+  return uint16_t(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13));
+#endif
+}
+
+BLINKRUN_FN float bfloat_to_float(uint16_t bfloat) { return float_of(uint32_t(bfloat) << 16); }
+
+BLINKRUN_FN uint16_t float_to_bfloat(float value) {
+  const uint32_t bits = bits_of(value);
+  // a NaN must not round into infinity
+  return uint16_t((value != value ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// ---- element types: S is stored, A accumulated, Lane what a vector is taken apart into --------------
+
+template <class T> struct Plain {
+  static constexpr bool kTruth = false;
+  using S = T;
+  using A = T;
+  using Lane = T;
+  BLINKRUN_FN static A widen(S value) { return value; }
+  BLINKRUN_FN static S narrow(A value) { return value; }
+};
+
+struct Half {
+  static constexpr bool kTruth = false;
+  using S = uint16_t;
+  using A = float;
+  using Lane = uint16_t;
+  BLINKRUN_FN static A widen(S value) { return half_to_float(value); }
+  BLINKRUN_FN static S narrow(A value) { return float_to_half(value); }
+};
+
+struct BFloat {
+  static constexpr bool kTruth = false;
+  using S = uint16_t;
+  using A = float;
+  using Lane = uint16_t;
+  BLINKRUN_FN static A widen(S value) { return bfloat_to_float(value); }
+  BLINKRUN_FN static S narrow(A value) { return float_to_bfloat(value); }
+};
+
+// Truth values are combined bit by bit: four of them in a word.
+struct Bool {
+  static constexpr bool kTruth = true;
+  using S = uint8_t;
+  using A = uint32_t;
+  using Lane = uint32_t;
+  BLINKRUN_FN static A widen(Lane value) { return value; }
+  BLINKRUN_FN static uint32_t narrow(A value) { return value; }
+};
+
+template <class A> struct Kind {
+  static constexpr bool kFloat = false;
+};
+template <> struct Kind<float> {
+  static constexpr bool kFloat = true;
+};
+template <> struct Kind<double> {
+  static constexpr bool kFloat = true;
+};
+
+template <class A> struct Wrap {
+  using U = A;
+};
+template <> struct Wrap<int8_t> {
+  using U = uint8_t;
+  static constexpr int8_t kLow = -128, kHigh = 127;
+};
+template <> struct Wrap<uint8_t> {
+  using U = uint8_t;
+  static constexpr uint8_t kLow = 0, kHigh = 255;
+};
+template <> struct Wrap<int32_t> {
+  using U = uint32_t;
+  static constexpr int32_t kLow = -2147483647 - 1, kHigh = 2147483647;
+};
+template <> struct Wrap<int64_t> {
+  using U = uint64_t;
+  static constexpr int64_t kLow = -9223372036854775807 - 1, kHigh = 9223372036854775807;
+};
+
+// ---- operations -------------------------------------------------------------------------------------
+
+enum class Combine { kSum, kMin, kMax, kProduct, kOr, kAnd };
+
+// Minimum and maximum keep a NaN of either side.
+template <Combine kHow, class A> BLINKRUN_FN A combine(A a, A b) {
+  if constexpr (kHow == Combine::kMin) return ((a < b) | (a != a)) ? a : b;
+  else if constexpr (kHow == Combine::kMax) return ((a > b) | (a != a)) ? a : b;
+  else if constexpr (kHow == Combine::kProduct) return A(typename Wrap<A>::U(a) * typename Wrap<A>::U(b));
+  else if constexpr (kHow == Combine::kOr) return a | b;
+  else if constexpr (kHow == Combine::kAnd) return a & b;
+  else return A(typename Wrap<A>::U(a) + typename Wrap<A>::U(b));
+}
+
+template <class A> BLINKRUN_FN A scale(A value, double factor) {
+  if constexpr (Kind<A>::kFloat) {
+    return value * A(factor);
+  } else {  // integers: through double, truncated towards zero, held to the type's range
+    const double wide = double(value) * factor;
+    if (wide != wide) return A(0);
+    if (wide <= double(Wrap<A>::kLow)) return Wrap<A>::kLow;
+    if (wide >= double(Wrap<A>::kHigh)) return Wrap<A>::kHigh;
+    return A(wide);
+  }
+}
+
+template <class A> BLINKRUN_FN A divide(A value, uint32_t divisor) {
+  if constexpr (Kind<A>::kFloat) {
+    // a power of two has an exact reciprocal, and multiplying is faster
+    if ((divisor & (divisor - 1)) == 0) return value * (A(1) / A(divisor));
+    return value / A(divisor);
+  } else {  // the floor
+    const int64_t wide = int64_t(value), by = int64_t(divisor);
+    return A(wide / by - (wide % by < 0));
+  }
+}
+
+template <uint32_t kNum, class A> BLINKRUN_FN void scale_all(A (&values)[kNum], double factor) {
+  if (factor == 1.0) return;
+  BLINKRUN_UNROLL
+  for (uint32_t i = 0; i < kNum; ++i) values[i] = scale(values[i], factor);
+}
+
+template <uint32_t kNum, class A> BLINKRUN_FN void divide_all(A (&values)[kNum], uint32_t divisor) {
+  if (divisor == 1) return;
+  BLINKRUN_UNROLL
+  for (uint32_t i = 0; i < kNum; ++i) values[i] = divide(values[i], divisor);
+}
+
+// ---- where vectors may be taken ------------------------------------------------------------------------------
+
+// Where vectors may begin and end, in bytes from the first element; `stop` is `begin` if there are none.
+struct Middle {
+  uint64_t begin, stop;
+};
+
+// By how much operands differ in their addresses, as far as it matters: the bits that are not the same.
+BLINKRUN_FN uint32_t misfit(const Reduction& what) {
+  const uint64_t first = reinterpret_cast<uint64_t>(what.pointers[0]);
+  uint64_t bits = 0;
+  for (uint32_t i = 1; i < what.num_dsts + what.num_srcs; ++i)
+    bits |= reinterpret_cast<uint64_t>(what.pointers[i]) ^ first;
+  return uint32_t(bits) & 15;
+}
+
+template <class Unit> BLINKRUN_FN Middle middle_of(const Reduction& what, uint64_t bytes) {
+  const uint64_t first = reinterpret_cast<uint64_t>(what.pointers[0]);
+  const uint64_t begin = smaller(bytes, (sizeof(Unit) - first % sizeof(Unit)) % sizeof(Unit));
+  return {begin, begin + (bytes - begin) / sizeof(Unit) * sizeof(Unit)};
+}
+
+// ---- vectors ----------------------------------------------------------------------------------------
+
+template <class E> struct Lanes {
+  static constexpr uint32_t kNum = 16 / sizeof(typename E::Lane);
+  typename E::A values[kNum];
+};
+
+template <class E> BLINKRUN_FN typename E::A lane_of(const Pack& pack, uint32_t lane) {
+  using Lane = typename E::Lane;
+  if constexpr (sizeof(Lane) == 8) {
+    const uint64_t bits = uint64_t(pack.words[2 * lane + 1]) << 32 | pack.words[2 * lane];
+    if constexpr (Kind<Lane>::kFloat) return double_of(bits);
+    else return Lane(bits);
+  } else if constexpr (Kind<Lane>::kFloat) {
+    return float_of(pack.words[lane]);
+  } else {
+    constexpr uint32_t kEach = 4 / sizeof(Lane);
+    return E::widen(Lane(pack.words[lane / kEach] >> lane % kEach * (8 * sizeof(Lane))));
+  }
+}
+
+template <class E> BLINKRUN_FN Pack packed(const Lanes<E>& lanes) {
+  using Lane = typename E::Lane;
+  Pack pack;
+  if constexpr (sizeof(Lane) == 8) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      uint64_t bits;
+      if constexpr (Kind<Lane>::kFloat) bits = bits_of(lanes.values[i]);
+      else bits = uint64_t(lanes.values[i]);
+      pack.words[2 * i] = uint32_t(bits);
+      pack.words[2 * i + 1] = uint32_t(bits >> 32);
+    }
+  } else if constexpr (Kind<Lane>::kFloat) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) pack.words[i] = bits_of(lanes.values[i]);
+  } else {
+    using Bits = typename Wrap<Lane>::U;
+    constexpr uint32_t kEach = 4 / sizeof(Lane);
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      pack.words[i] = 0;
+      BLINKRUN_UNROLL
+      for (uint32_t j = 0; j < kEach; ++j)
+        pack.words[i] |= uint32_t(Bits(E::narrow(lanes.values[i * kEach + j]))) << j * (8 * sizeof(Lane));
+    }
+  }
+  return pack;
+}
+
+template <class E, Combine kHow>
+BLINKRUN_FN void take(Lanes<E>& sum, const Pack& pack, bool first, double factor) {
+  Lanes<E> lanes;
+  BLINKRUN_UNROLL
+  for (uint32_t i = 0; i < Lanes<E>::kNum; ++i) lanes.values[i] = lane_of<E>(pack, i);
+  if constexpr (Kind<typename E::A>::kFloat) scale_all(lanes.values, factor);
+  BLINKRUN_UNROLL
+  for (uint32_t i = 0; i < Lanes<E>::kNum; ++i)
+    sum.values[i] = first ? lanes.values[i] : combine<kHow>(sum.values[i], lanes.values[i]);
+}
+
+constexpr uint32_t kGroup = 4;  // sources whose loads are under way at a time
+constexpr uint32_t kAhead = 2;  // vectors of each
+constexpr uint32_t kEach = 4;   // elements, and units of copies
+
+// Byte of the thread's unit `i`, which is `at` again behind the end.
+BLINKRUN_FN uint64_t unit_at(uint64_t at, uint32_t i, uint64_t stride, uint64_t stop) {
+  return at + i * stride < stop ? at + i * stride : at;
+}
+
+template <class E, Combine kHow>
+BLINKRUN_FN void reduce_packs(const Reduction& what, uint64_t at, uint64_t stride, uint64_t stop) {
+  Lanes<E> sums[kAhead] = {};
+  uint32_t begin = 0;
+  BLINKRUN_ROLLED
+  do {
+    char* const* sources = what.pointers + what.num_dsts + begin;
+    const uint32_t num = smaller(kGroup, what.num_srcs - begin);
+    Pack packs[kGroup][kAhead];
+    BLINKRUN_UNROLL
+    for (uint32_t j = 0; j < kGroup; ++j) {
+      if (j > 0 && j >= num) continue;
+      BLINKRUN_UNROLL
+      for (uint32_t i = 0; i < kAhead; ++i)
+        packs[j][i] = load_pack(sources[j] + unit_at(at, i, stride, stop));
+    }
+    BLINKRUN_UNROLL
+    for (uint32_t j = 0; j < kGroup; ++j) {
+      if (j > 0 && j >= num) continue;
+      const double factor = what.scaled && what.scaled[begin + j] ? what.prescale : 1.0;
+      BLINKRUN_UNROLL
+      for (uint32_t i = 0; i < kAhead; ++i)
+        take<E, kHow>(sums[i], packs[j][i], j == 0 && begin == 0, factor);
+    }
+    begin += kGroup;
+  } while (begin < what.num_srcs);
+  Pack results[kAhead];
+  BLINKRUN_UNROLL
+  for (uint32_t i = 0; i < kAhead; ++i) {
+    if constexpr (Kind<typename E::A>::kFloat) {
+      if constexpr (kHow == Combine::kSum) divide_all(sums[i].values, what.divisor);
+      scale_all(sums[i].values, what.postscale);
+    }
+    results[i] = packed<E>(sums[i]);
+  }
+  BLINKRUN_ROLLED
+  for (uint32_t d = 0; d < what.num_dsts; ++d) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i)
+      if (at + i * stride < stop) store_pack(what.pointers[d] + at + i * stride, results[i]);
+  }
+}
+
+BLINKRUN_FN bool means_and(const Reduction& what) { return what.op == Op::kMin || what.op == Op::kProduct; }
+
+template <class E, Combine kHow>
+BLINKRUN_FN void reduce_vectors(const Reduction& what, const Middle& middle, uint32_t thread,
+                                uint32_t threads) {
+  const uint64_t stride = uint64_t(threads) * sizeof(Pack);
+  BLINKRUN_ROLLED
+  for (uint64_t at = middle.begin + uint64_t(thread) * sizeof(Pack); at < middle.stop; at += kAhead * stride)
+    reduce_packs<E, kHow>(what, at, stride, middle.stop);
+}
+
+template <class E>
+BLINKRUN_FN void reduce_vectors_by_op(const Reduction& what, const Middle& middle, uint32_t thread,
+                                      uint32_t threads) {
+  if constexpr (E::kTruth) {
+    if (means_and(what)) return reduce_vectors<E, Combine::kAnd>(what, middle, thread, threads);
+    return reduce_vectors<E, Combine::kOr>(what, middle, thread, threads);
+  } else {
+    switch (what.op) {
+      case Op::kMin: return reduce_vectors<E, Combine::kMin>(what, middle, thread, threads);
+      case Op::kMax: return reduce_vectors<E, Combine::kMax>(what, middle, thread, threads);
+      case Op::kProduct: return reduce_vectors<E, Combine::kProduct>(what, middle, thread, threads);
+      default: return reduce_vectors<E, Combine::kSum>(what, middle, thread, threads);
+    }
+  }
+}
+
+// ---- elements ---------------------------------------------------------------------------------------
+
+template <class E>
+BLINKRUN_FN typename E::A combine_by_op(const Reduction& what, typename E::A a, typename E::A b) {
+  if constexpr (E::kTruth) {
+    return means_and(what) ? a & b : a | b;
+  } else {
+    switch (what.op) {
+      case Op::kMin: return combine<Combine::kMin>(a, b);
+      case Op::kMax: return combine<Combine::kMax>(a, b);
+      case Op::kProduct: return combine<Combine::kProduct>(a, b);
+      default: return combine<Combine::kSum>(a, b);
+    }
+  }
+}
+
+template <class E>
+BLINKRUN_FN void reduce_few(const Reduction& what, uint64_t at, uint64_t stride, uint64_t stop) {
+  using S = typename E::S;
+  typename E::A sums[kEach] = {};
+  uint32_t j = 0;
+  BLINKRUN_ROLLED
+  do {
+    const char* source = what.pointers[what.num_dsts + j];
+    typename E::A values[kEach];
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kEach; ++i)
+      values[i] = E::widen(*reinterpret_cast<const S*>(source + unit_at(at, i, stride, stop)));
+    if constexpr (!E::kTruth) scale_all(values, what.scaled && what.scaled[j] ? what.prescale : 1.0);
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kEach; ++i)
+      sums[i] = j == 0 ? values[i] : combine_by_op<E>(what, sums[i], values[i]);
+  } while (++j < what.num_srcs);
+  if constexpr (!E::kTruth) {
+    divide_all(sums, what.divisor);
+    scale_all(sums, what.postscale);
+  }
+  BLINKRUN_ROLLED
+  for (uint32_t d = 0; d < what.num_dsts; ++d) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kEach; ++i)
+      if (at + i * stride < stop)
+        *reinterpret_cast<S*>(what.pointers[d] + at + i * stride) = S(E::narrow(sums[i]));
+  }
+}
+
+// The bytes of every operand that are not in `middle`: whole elements.
+template <class E>
+BLINKRUN_FN void reduce_elements(const Reduction& what, const Middle& middle, uint64_t bytes,
+                                 uint32_t thread, uint32_t threads) {
+  const uint64_t item = sizeof(typename E::S), stride = threads * item;
+  BLINKRUN_ROLLED
+  for (uint32_t part = 0; part < 2; ++part) {
+    const uint64_t stop = part ? bytes : middle.begin;
+    BLINKRUN_ROLLED
+    for (uint64_t at = (part ? middle.stop : 0) + thread * item; at < stop; at += kEach * stride)
+      reduce_few<E>(what, at, stride, stop);
+  }
+}
+
+// ---- copies -----------------------------------------------------------------------------------------
+
+template <class Unit> BLINKRUN_FN Unit load_unit(const char* from) {
+  if constexpr (sizeof(Unit) == sizeof(Pack)) return load_pack(from);
+  else return *reinterpret_cast<const Unit*>(from);
+}
+
+template <class Unit> BLINKRUN_FN void store_unit(char* to, const Unit& unit) {
+  if constexpr (sizeof(Unit) == sizeof(Pack)) store_pack(to, unit);
+  else *reinterpret_cast<Unit*>(to) = unit;
+}
+
+template <class Unit>
+BLINKRUN_FN void copy_units(const Reduction& what, uint64_t at, uint64_t stride, uint64_t stop) {
+  const char* source = what.pointers[what.num_dsts];
+  Unit units[kEach];
+  BLINKRUN_UNROLL
+  for (uint32_t i = 0; i < kEach; ++i) units[i] = load_unit<Unit>(source + unit_at(at, i, stride, stop));
+  BLINKRUN_ROLLED
+  for (uint32_t d = 0; d < what.num_dsts; ++d) {
+    char* to = what.pointers[d];
+    if (to == source) continue;
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kEach; ++i)
+      if (at + i * stride < stop) store_unit<Unit>(to + at + i * stride, units[i]);
+  }
+}
+
+template <class Unit>
+BLINKRUN_FN void copy_range(const Reduction& what, uint64_t begin, uint64_t stop, uint32_t thread,
+                            uint32_t threads) {
+  const uint64_t stride = uint64_t(threads) * sizeof(Unit);
+  BLINKRUN_ROLLED
+  for (uint64_t at = begin + uint64_t(thread) * sizeof(Unit); at < stop; at += kEach * stride)
+    copy_units<Unit>(what, at, stride, stop);
+}
+
+template <class Unit>
+BLINKRUN_FN void copy_by(const Reduction& what, uint64_t bytes, uint32_t thread, uint32_t threads) {
+  const Middle middle = middle_of<Unit>(what, bytes);
+  copy_range<Unit>(what, middle.begin, middle.stop, thread, threads);
+  BLINKRUN_ROLLED
+  for (uint32_t part = 0; part < 2; ++part)
+    copy_range<uint8_t>(what, part ? middle.stop : 0, part ? bytes : middle.begin, thread, threads);
+}
+
+BLINKRUN_FN void copy(const Reduction& what, uint64_t bytes, uint32_t thread, uint32_t threads) {
+  const uint32_t bits = misfit(what);
+  if (bits == 0) copy_by<Pack>(what, bytes, thread, threads);
+  else if ((bits & 3) == 0) copy_by<uint32_t>(what, bytes, thread, threads);
+  else if ((bits & 1) == 0) copy_by<uint16_t>(what, bytes, thread, threads);
+  else copy_by<uint8_t>(what, bytes, thread, threads);
+}
+
+BLINKRUN_FN bool has_prescale(const Reduction& what) {
+  if (what.prescale == 1.0 || !what.scaled) return false;
+  for (uint32_t i = 0; i < what.num_srcs; ++i)
+    if (what.scaled[i]) return true;
+  return false;
+}
+
+}  // namespace device
+
+// The share of `thread` among `threads` in a reduction of elements E. Different threads touch different bytes.
+template <class E> BLINKRUN_FN void reduce_share(const Reduction& what, uint32_t thread, uint32_t threads) {
+  using namespace device;
+  const uint64_t bytes = what.count * sizeof(typename E::S);
+  const bool plain =
+      E::kTruth || (what.postscale == 1.0 && what.divisor == 1 && !has_prescale(what));
+  if (plain && what.num_srcs == 1) return copy(what, bytes, thread, threads);
+  Middle middle{bytes, bytes};
+  if ((plain || Kind<typename E::A>::kFloat) && misfit(what) == 0) middle = middle_of<Pack>(what, bytes);
+  reduce_vectors_by_op<E>(what, middle, thread, threads);
+  reduce_elements<E>(what, middle, bytes, thread, threads);
+}
+
+template <DType kType> struct ElementOf;
+template <> struct ElementOf<DType::kUint8> { using E = device::Plain<uint8_t>; };
+template <> struct ElementOf<DType::kInt8> { using E = device::Plain<int8_t>; };
+template <> struct ElementOf<DType::kInt32> { using E = device::Plain<int32_t>; };
+template <> struct ElementOf<DType::kInt64> { using E = device::Plain<int64_t>; };
+template <> struct ElementOf<DType::kFloat16> { using E = device::Half; };
+template <> struct ElementOf<DType::kBFloat16> { using E = device::BFloat; };
+template <> struct ElementOf<DType::kFloat32> { using E = device::Plain<float>; };
+template <> struct ElementOf<DType::kFloat64> { using E = device::Plain<double>; };
+template <> struct ElementOf<DType::kBool> { using E = device::Bool; };
+
+// The same where the type is not known beforehand; a kernel is made for each.
+inline void reduce_any(const Reduction& what, uint32_t thread, uint32_t threads) {
+  switch (what.dtype) {
+    case DType::kUint8: return reduce_share<device::Plain<uint8_t>>(what, thread, threads);
+    case DType::kInt8: return reduce_share<device::Plain<int8_t>>(what, thread, threads);
+    case DType::kInt32: return reduce_share<device::Plain<int32_t>>(what, thread, threads);
+    case DType::kInt64: return reduce_share<device::Plain<int64_t>>(what, thread, threads);
+    case DType::kFloat16: return reduce_share<device::Half>(what, thread, threads);
+    case DType::kBFloat16: return reduce_share<device::BFloat>(what, thread, threads);
+    case DType::kFloat32: return reduce_share<device::Plain<float>>(what, thread, threads);
+    case DType::kFloat64: return reduce_share<device::Plain<double>>(what, thread, threads);
+    default: return reduce_share<device::Bool>(what, thread, threads);
+  }
+}
+
+}  // namespace blinkrun
