@@ -15,6 +15,7 @@ from blinkrun.units import parse_size
 
 TIMEOUT = "BLINKRUN_TIMEOUT_S"  # longest wait of a rank for another in a collective
 ARENA = "BLINKRUN_ARENA_BYTES"  # address space for each rank's shared buffers
+DEVICE_ARENA = "BLINKRUN_DEVICE_ARENA_BYTES"  # of each rank's memory for buckets on its device
 CACHE = "BLINKRUN_CACHE_DIR"  # where plans are kept
 VERBOSE = "BLINKRUN_VERBOSE"  # say on stderr what was chosen and why
 LAUNCHED = "BLINKRUN_LAUNCHED"  # set by the launcher in every rank
@@ -111,6 +112,11 @@ def gpus_per_rank(environ: Mapping[str, str] = os.environ) -> Fraction:
     (Fraction(1, 2), Fraction(1, 1))
     """
     return parse_gpus_per_rank(environ.get(GPUS_PER_RANK, "") or "1", f"{GPUS_PER_RANK}=")
+
+
+def ranks_per_gpu(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many ranks may share a GPU."""
+    return gpus_per_rank(environ).denominator
 
 
 def parse_gpus_per_rank(text: str, name: str) -> Fraction:

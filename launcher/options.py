@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from blinkrun.env import parse_gpus_per_rank
 from blinkrun.errors import UsageError
 from blinkrun.units import parse_size
 
@@ -34,7 +35,7 @@ options:
   --timeout S          longest wait for a rank in a collective (600); given, it also ends (124) a
                        job that stands still or has lost a host: nothing moves or is heard for S
   --topology FILE|NAME, --gpus 0,1  plan for these GPUs of the machine that 'blinkrun topo' shows
-  --show-plan          print the plan before the ranks start (without --topology: that of the CPU)
+  --gpus-per-rank N, --show-plan  GPUs of each rank (1), 1/2: two share one; print the plan first
   --horovod            run a script that imports horovod: blinkrun stands in for it in this job
   --ddp                run a DDP script: init_process_group gets blinkrun, whatever it asks for
   --timeline FILE      write what the engine does as a Chrome trace, while it does it
@@ -85,6 +86,7 @@ class Options:
     time_limit_s: float | None = None
     topology: str | None = None
     gpus: str | None = None
+    gpus_per_rank: str | None = None
     show_plan: bool = False
     horovod: bool = False
     ddp: bool = False
@@ -123,6 +125,10 @@ def _bytes(text: str) -> int:
         raise UsageError(f"--fusion-bytes: {err}") from None
 
 
+def _part(text: str) -> str:
+    return str(parse_gpus_per_rank(text, "--gpus-per-rank "))
+
+
 def _interfaces(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if not all(re.fullmatch(r"[A-Za-z0-9_.@-]{1,15}", name) for name in names):
@@ -155,6 +161,7 @@ _TABLE: dict[str, tuple[str, _Parser]] = {
     "--time-limit": ("time_limit_s", _seconds("--time-limit")),
     "--topology": ("topology", str),
     "--gpus": ("gpus", str),
+    "--gpus-per-rank": ("gpus_per_rank", _part),
     "--show-plan": ("show_plan", None),
     "--horovod": ("horovod", None),
     "--ddp": ("ddp", None),

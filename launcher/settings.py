@@ -43,6 +43,8 @@ def settings_of(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
             found[name] = _seconds(option, value)
     if options.fusion_bytes is not None:
         found[env.FUSION] = str(options.fusion_bytes)
+    if options.gpus_per_rank is not None:
+        found[env.GPUS_PER_RANK] = options.gpus_per_rank
     if options.check_nan:
         found[env.CHECK_NAN] = "1"
     if options.ddp:

@@ -31,7 +31,7 @@ def test_the_options_are_frozen() -> None:
         *("-H", "--host", "--hosts", "--hostfile", "-hostfile", "--oversubscribe"),
         *("--launch-agent", "--network-interface", "--network-interfaces", "--no-preflight"),
         *("--start-timeout", "--timeout", "--time-limit", "--dry-run"),
-        *("--topology", "--gpus", "--show-plan"),
+        *("--topology", "--gpus", "--gpus-per-rank", "--show-plan"),
         *("--horovod", "--ddp", "--timeline", "--stall-warning", "--stall-shutdown"),
         *("--fusion-bytes", "--check-nan"),
         *("--verbose", "-v", "--version", "--help", "-h"),

@@ -27,6 +27,8 @@ SHOW = "import os, sys; print(*(f'{n}={os.environ.get(n)}' for n in sys.argv[1:]
         (["--fusion-bytes", "64M"], {env.FUSION: str(64 << 20)}),
         (["--fusion-bytes", "0"], {env.FUSION: "0"}),
         (["--check-nan"], {env.CHECK_NAN: "1"}),
+        (["--gpus-per-rank", "1/2"], {env.GPUS_PER_RANK: "1/2"}),
+        (["--gpus-per-rank=2"], {env.GPUS_PER_RANK: "2"}),
         (["--timeline", "/t.json"], {env.TIMELINE: "/t.json"}),
         (["--timeline", "t.json"], {env.TIMELINE: f"{os.getcwd()}/t.json"}),
         (["--horovod"], {"PYTHONPATH": f"{alias_folder()}:/mine"}),
@@ -44,7 +46,15 @@ def test_ddp_names_a_free_port() -> None:
     assert found["TORCHELASTIC_RUN_ID"]
 
 
-@pytest.mark.parametrize("words", [["--fusion-bytes", "much"], ["--stall-warning", "nan"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--fusion-bytes", "much"],
+        ["--stall-warning", "nan"],
+        ["--gpus-per-rank", "0.5"],
+        ["--gpus-per-rank", "2/3"],
+    ],
+)
 def test_values_that_make_no_sense(words: list[str]) -> None:
     with pytest.raises(UsageError, match=words[0]):
         settings_of(parse([*words, "train.py"]), {})
