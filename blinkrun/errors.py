@@ -230,7 +230,7 @@ class AbortedError(CollectiveError):
         super().__init__(message)
 
 
-class DeviceError(BlinkrunError):
+class DeviceError(BlinkrunError, RuntimeError):
     """A call of the device's runtime failed.
 
     Attributes
@@ -238,11 +238,37 @@ class DeviceError(BlinkrunError):
     call : str
         Name of the runtime's function.
     device : int
-        Index of the device, as this process sees it.
+        Index of the device, as this process sees it; -1 where there is none.
     reason : str
         The runtime's words.
+    rank : int
+        Whose device it is; -1 where that is not known.
     """
 
-    def __init__(self, call: str, device: int, reason: str, advice: str = "") -> None:
-        super().__init__(f"device {device}: {call}: {reason}{f'; {advice}' if advice else ''}")
-        self.call, self.device, self.reason = call, device, reason
+    def __init__(
+        self, call: str, device: int, reason: str, advice: str = "", *, rank: int = -1
+    ) -> None:
+        whose = [f"rank {rank}"] * (rank >= 0) + [f"device {device}"] * (device >= 0)
+        hint = f"; {advice}" if advice else ""
+        super().__init__(": ".join([*whose, call, reason]) + hint)
+        self.call, self.device, self.reason, self.rank = call, device, reason, rank
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device has not the memory that is asked for.
+
+    Attributes
+    ----------
+    wanted_bytes, free_bytes : int
+        What was asked for, and what the device has left.
+    """
+
+    def __init__(self, device: int, wanted_bytes: int, free_bytes: int, *, rank: int = -1) -> None:
+        super().__init__(
+            "cudaMalloc",
+            device,
+            f"no room for the arena of {wanted_bytes} bytes, {free_bytes} bytes are free",
+            "set BLINKRUN_DEVICE_ARENA_BYTES to less, or make the first call before others take it",
+            rank=rank,
+        )
+        self.wanted_bytes, self.free_bytes = wanted_bytes, free_bytes

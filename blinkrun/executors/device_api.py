@@ -78,17 +78,17 @@ class DeviceApi(Protocol):
         ...
 
     def open(self, handle: bytes) -> int:
-        """Return the address of another process's memory, within reach of this device."""
+        """Return the address of another process's memory; raises where it is out of reach."""
         ...
 
     def close(self, pointer: int) -> None:
         """Let go of what `open` returned."""
         ...
 
-    def can_reach(self, pci_bus_id: str) -> bool:
+    def can_reach(self, pci_bus_id: str) -> bool | None:
         """Whether the device at `pci_bus_id` is this one, or one that it can address directly.
 
-        False for a device that this process does not see.
+        None for a device that this process does not see.
         """
         ...
 
@@ -142,6 +142,13 @@ class DeviceApi(Protocol):
 
     def most_blocks(self) -> int:
         """Return how many blocks of the kernel run on the device at a time."""
+        ...
+
+    def prepare(self, dtype: int) -> None:
+        """Have the kernel for element type `dtype` compiled and loaded; `launch` does so too.
+
+        Loading may wait for what runs on the device.
+        """
         ...
 
     def launch(self, call: int, dtype: int, blocks: int, stream: int) -> None:

@@ -1,0 +1,286 @@
+"""How the ranks of a host come to have each other's device memory.
+
+Each rank makes an arena on its device. Ranks of one process have each other's addresses as they
+are, others open handles (CUDA IPC). What no handle opens, and devices that cannot address each
+other, meet in pinned memory of the host: a part of the arena that the ranks' host group has already
+mapped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from blinkrun import log
+from blinkrun.comm.base import ControlPlane
+from blinkrun.errors import DeviceError, DeviceMemoryError, LaunchError
+from blinkrun.executors import device_layout as layout
+from blinkrun.executors.base import Executor
+from blinkrun.executors.device_api import DeviceApi, DeviceInfo
+from blinkrun.executors.device_memory import Holdings
+from blinkrun.types import Rank
+
+_T = TypeVar("_T")
+
+ROUND = 2 << 20  # an IPC handle opens whole allocations, which are pages of 2 MiB
+LEAST_HEAP = 32 << 20
+_HEAP_SHARE = 16  # of the device's memory, one part
+_PROCESS = secrets.token_hex(8)  # tells ranks of one process from others
+
+Reach = tuple[tuple[bool, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a rank tells the others of its device."""
+
+    info: DeviceInfo
+    process: str
+    most_blocks: int
+    scratch_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arenas:
+    """The device arenas of a host's ranks, as one of them has them.
+
+    Attributes
+    ----------
+    own : int
+        Address of this rank's.
+    num_bytes : int
+        Its size.
+    addresses : tuple of int
+        Of every rank's; 0 where it is out of reach.
+    reach : tuple of tuple of bool
+        ``reach[a][b]``: whether rank a's device can address rank b's arena; the same on all ranks.
+    """
+
+    own: int
+    num_bytes: int
+    addresses: tuple[int, ...]
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """The areas in host memory, as one rank's device has them.
+
+    Attributes
+    ----------
+    addresses : tuple of int
+        On the device, of every rank's area; all 0 where there are none.
+    own : int
+        Address of this rank's in this process; 0 where there is none.
+    finals : tuple of int
+        Address, in this process, of the word of every rank by which it says that it has left.
+    """
+
+    addresses: tuple[int, ...]
+    own: int
+    finals: tuple[int, ...]
+
+
+def together(control: ControlPlane, make: Callable[[], _T]) -> list[_T]:
+    """Return what `make` returns on every rank; collective. If it raises on one, all raise.
+
+    Raises
+    ------
+    LaunchError
+        On the other ranks, with the words of the first that failed.
+    """
+    made: _T | None = None
+    error: Exception | None = None
+    try:
+        made = make()
+    except Exception as err:
+        error = err
+    said = control.allgather((made, None if error is None else f"{error}"))
+    if error is not None:
+        raise error
+    for _, text in said:
+        if text is not None:
+            raise LaunchError(text)
+    return [each for each, _ in said]
+
+
+def gather_cards(
+    control: ControlPlane, api: DeviceApi, *, scratch_bytes: int, blocks: int
+) -> list[Card]:
+    """Return every rank's card; collective."""
+    return together(
+        control, lambda: Card(api.info, _PROCESS, api.most_blocks(), scratch_bytes, blocks)
+    )
+
+
+def sharers(cards: Sequence[Card], index: int) -> int:
+    """Return how many of the ranks of a host have the device of rank `index`."""
+    return sum(card.info.uuid == cards[index].info.uuid for card in cards)
+
+
+def arena_size(asked: int, *, total: int, free: int, sharing: int, scratch_bytes: int) -> int:
+    """Return how large a rank's arena is, in bytes.
+
+    Control block and scratch come first. The rest, for buckets, is what is `asked`; if nothing is,
+    a sixteenth of the device's memory for all ranks that share it, at most half of what is free.
+
+    >>> arena_size(0, total=16 << 30, free=15 << 30, sharing=1, scratch_bytes=64 << 20) >> 20
+    1092
+    """
+    before = layout.SCRATCH_AT + scratch_bytes
+    heap = asked or max(min(total // _HEAP_SHARE, free // 2) // sharing, LEAST_HEAP)
+    return -(-(before + heap) // ROUND) * ROUND
+
+
+def make_arenas(  # noqa: PLR0913
+    control: ControlPlane,
+    local: Sequence[Rank],
+    cards: Sequence[Card],
+    holdings: Holdings,
+    *,
+    num_bytes: int,
+    rank_name: Rank,
+) -> Arenas:
+    """Make this rank's arena, zero its control block, and open those of others; collective.
+
+    Parameters
+    ----------
+    local : sequence of Rank
+        The ranks of this host, in `control`.
+    cards : sequence of Card
+        Theirs.
+    num_bytes : int
+        Of this rank's arena; the same cannot be said of others'.
+    rank_name : Rank
+        For messages.
+    """
+    api = holdings.api
+    index = local.index(control.rank)
+    own = together(control, lambda: _allocate(holdings, num_bytes, rank_name))[control.rank]
+    offers = control.allgather((own, *_handle(api, own, cards)))
+    opened = []
+    for at, rank in enumerate(local):
+        address, why = _open(holdings, cards, index, at, offers[rank])
+        opened.append(address)
+        if why:
+            log.say(why, rank_name)
+    rows = control.allgather(tuple(address != 0 for address in opened))
+    reach = tuple(rows[rank] for rank in local)
+    return Arenas(own, num_bytes, tuple(opened), reach)
+
+
+def _allocate(holdings: Holdings, num_bytes: int, rank_name: Rank) -> int:
+    api = holdings.api
+    try:
+        pointer = api.malloc(num_bytes)
+    except DeviceError as err:
+        free = api.free_bytes()
+        if free < num_bytes:
+            raise DeviceMemoryError(api.info.index, num_bytes, free, rank=rank_name) from err
+        raise
+    holdings.own.append(lambda: api.free(pointer))
+    stream = api.new_stream()
+    try:
+        api.memset(pointer, 0, layout.CONTROL_BYTES, stream)
+        api.synchronize(stream)
+    finally:
+        api.free_stream(stream)
+    return pointer
+
+
+def _handle(api: DeviceApi, pointer: int, cards: Sequence[Card]) -> tuple[bytes, str]:
+    """Return the handle for other processes, or why there is none."""
+    if all(card.process == _PROCESS for card in cards):
+        return b"", ""
+    try:
+        return api.export(pointer), ""
+    except DeviceError as err:
+        return b"", f"{err}"
+
+
+def _open(
+    holdings: Holdings, cards: Sequence[Card], index: int, at: int, offer: Any
+) -> tuple[int, str]:
+    """Return the address of rank `at`'s arena, 0 if there is none, and what is to be said of it."""
+    api = holdings.api
+    mine, theirs = cards[index].info, cards[at].info
+    pointer, handle, refused = offer
+    if at == index:
+        return pointer, ""
+    if mine.pci_bus_id == theirs.pci_bus_id and mine.uuid != theirs.uuid:
+        return 0, ""  # two slices of one GPU never address each other
+    can = api.can_reach(theirs.pci_bus_id)
+    if can is False:
+        return 0, ""
+    if cards[at].process == _PROCESS:
+        return _enable(api, mine, theirs, pointer) if can else (0, "")
+    try:
+        if refused:
+            raise DeviceError("cudaIpcGetMemHandle", theirs.index, refused)
+        address = api.open(handle)
+    except DeviceError as err:
+        return 0, f"{err}; {_NO_IPC}" if can else ""
+    holdings.rest.append(lambda: api.close(address))
+    return address, ""
+
+
+_NO_IPC = (
+    "memory of that device goes through the host instead, which is slower: run the ranks of a host"
+    " in one container, or with --ipc=host --pid=host"
+)
+
+
+def _enable(api: DeviceApi, mine: DeviceInfo, theirs: DeviceInfo, pointer: int) -> tuple[int, str]:
+    if mine.uuid != theirs.uuid:
+        try:
+            api.enable_peer(theirs.pci_bus_id)
+        except DeviceError as err:
+            return 0, f"{err}; memory of that device goes through the host instead"
+    return pointer, ""
+
+
+def make_areas(
+    control: ControlPlane,
+    local: Sequence[Rank],
+    holdings: Holdings,
+    host: Executor,
+    *,
+    area_bytes: int,
+) -> Areas:
+    """Make the areas in host memory, or only the words by which ranks leave; collective.
+
+    Parameters
+    ----------
+    area_bytes : int
+        Of each rank's area; 0: none is needed.
+    """
+    api, group = holdings.api, host.group
+    index = local.index(control.rank)
+
+    def make() -> int:
+        memory = host.empty_bytes(area_bytes + 2 * layout.PAGE)
+        holdings.shared.append(memory)
+        start = -(-memory.ctypes.data // layout.PAGE) * layout.PAGE
+        cleared = layout.CONTROL_BYTES if area_bytes else 0
+        ctypes.memset(start, 0, layout.PAGE + cleared)
+        return int(start - group.address_of(index, 0))
+
+    offsets = together(control, make)
+    starts = [group.address_of(at, offsets[rank]) for at, rank in enumerate(local)]
+    if not area_bytes:
+        return Areas((0,) * len(local), 0, tuple(starts))
+
+    def register() -> tuple[int, ...]:
+        addresses = []
+        for start in starts:
+            area = start + layout.PAGE
+            addresses.append(api.register_host(area, area_bytes))
+            holdings.rest.append(lambda area=area: api.unregister_host(area))  # type: ignore[misc]
+        return tuple(addresses)
+
+    addresses = together(control, register)[control.rank]
+    return Areas(addresses, starts[index] + layout.PAGE, tuple(starts))

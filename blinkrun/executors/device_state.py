@@ -1,0 +1,249 @@
+"""How a rank's group of devices fares: calls under way, what kernels report, and who is told.
+
+A kernel cannot raise. It writes a report into pinned memory; here that becomes the exception of
+the next call, and, if the group is broken, an abort of the host's group, which all ranks of the
+job see. The other way round, a rank that is gone or a job that is aborted ends the waits of the
+kernels. A thread looks for both, every few milliseconds while a call is under way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from blinkrun.errors import BlinkrunError, InternalError
+from blinkrun.executors import device_layout as layout
+from blinkrun.executors import native
+from blinkrun.executors.device_errors import PEER_LEFT, Trouble, trouble_of
+from blinkrun.types import Rank
+
+LOOK_S = 0.004  # between two looks of the watcher while calls are under way
+LOOKS_AT_RANKS = 8  # every so many of them it asks who is gone
+
+_ABORT = layout.Host.abort.offset // 4
+_CODE = (layout.Host.report.offset + layout.Report.code.offset) // 4
+_THROUGH = layout.Host.through.offset // 8
+
+
+class DeviceState:
+    """One rank's view of its group of devices; its methods may be called from any thread.
+
+    Parameters
+    ----------
+    group : native.Group
+        The ranks of the host.
+    memory : int
+        Address of the `layout.Host` that the rank's kernel writes to.
+    finals : sequence of int
+        For each rank of the host the address of the word in which it says, plus one, how many calls
+        it has finished when it leaves; in memory that all of them share.
+    index : int
+        This rank's place among them.
+    names : sequence of Rank
+        Names of the ranks of this host.
+    everyone : sequence of Rank
+        Names of all ranks.
+    timeout_s : float
+        Deadline of a call, for messages.
+    several_hosts : bool
+        Whether ranks of other hosts take part.
+    reason : callable, optional
+        Returns the words for calls that differ between hosts.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        group: native.Group,
+        memory: int,
+        finals: Sequence[int],
+        *,
+        index: int,
+        names: Sequence[Rank],
+        everyone: Sequence[Rank],
+        timeout_s: float,
+        several_hosts: bool = False,
+        reason: Callable[[], str] | None = None,
+    ) -> None:
+        self._host = layout.Host.from_address(memory)
+        self._attach()
+        self.launched = 0  # calls, but for those that a graph has captured
+        self.captured = False  # whether graphs may replay calls that nobody has counted
+        self.timeout_s = timeout_s
+        self._group = group
+        self._finals = [ctypes.c_uint64.from_address(address) for address in finals]
+        self._index = index
+        self._names = list(names)
+        self._everyone = list(everyone)
+        self._several_hosts = several_hosts
+        self.reason = reason
+        self._lock = threading.Lock()
+        self._troubles: deque[Trouble] = deque()
+        self._broken = False
+        self._closed = False
+        self._looks = 0
+        self._asleep = False
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _attach(self) -> None:
+        raw = memoryview(self._host).cast("B")
+        self.words, self._longs = raw.cast("I"), raw.cast("Q")
+
+    def detach(self) -> None:
+        """Look at a copy of the pinned memory from now on, which is given back."""
+        self._host = layout.Host.from_buffer_copy(self._host)
+        self._attach()
+
+    # ---- calls ---------------------------------------------------------------------------------
+
+    @property
+    def through(self) -> int:
+        """Number of the last call that is through, well or badly; replays of graphs count."""
+        return self._longs[_THROUGH]
+
+    def busy(self) -> bool:
+        """Whether a call may be under way."""
+        return self.captured or self._longs[_THROUGH] < self.launched
+
+    def check(self) -> None:
+        """Raise what went wrong since the last check, if anything; what broke the group, for good.
+
+        Raises
+        ------
+        MismatchError
+            If ranks have called what does not fit together; the next call can work.
+        CollectiveTimeoutError, PeerLeftError, AbortedError
+            If the group is broken.
+        """
+        if self.words[_CODE]:
+            self._take_report()
+        if self._troubles:
+            raise self._troubles.popleft().error()
+        if self._broken or self._group.aborted():
+            self._raise_broken()
+
+    def launching(self) -> None:
+        """Count a call that was launched, and have it watched."""
+        self.launched += 1
+        if self._asleep:
+            self._woken.set()
+
+    def capturing(self) -> None:
+        """Note that a graph holds a call: it may run at any time from now on."""
+        self.captured = True
+        if self._asleep:
+            self._woken.set()
+
+    # ---- ends ----------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """End all waits of this rank's kernels."""
+        self.words[_ABORT] = 1
+
+    def is_aborted(self) -> bool:
+        """Whether the kernels have been told to end."""
+        return self.words[_ABORT] != 0
+
+    def say_final(self) -> None:
+        """Tell the other ranks of the host that this one lets go of their memory."""
+        self._finals[self._index].value = self.through + 1
+
+    def all_final(self) -> bool:
+        """Whether nobody has this rank's memory any more: all have said so, or are gone."""
+        missing = {at for at, word in enumerate(self._finals) if not word.value} - {self._index}
+        return not missing or missing <= set(self._group.gone())
+
+    # ---- the watcher ---------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Start the thread that looks."""
+        self._thread = threading.Thread(target=self._run, name="blinkrun-devices", daemon=True)
+        self._thread.start()
+
+    def stop_watching(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._woken.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._asleep = True
+            if self.busy():  # asked after `_asleep` was set, so that no launch is missed
+                self._asleep = False
+                self.look()
+                self._woken.wait(LOOK_S)
+            else:
+                self._woken.wait()
+            self._woken.clear()
+            self._asleep = False
+
+    def look(self) -> None:
+        """Look for reports and for an abort of the job, now and then for ranks that are gone."""
+        if self.words[_CODE]:
+            self._take_report()
+        self._looks += 1
+        if not self._looks % LOOKS_AT_RANKS and not self._broken:
+            self._look_for_gone()
+        if self._group.aborted():
+            self.abort()
+
+    def _look_for_gone(self) -> None:
+        if self._several_hosts:
+            self._group.gone_everywhere()  # takes what other hosts tell
+        through = self.through
+        for at in self._group.gone():
+            final = self._finals[at].value
+            # What a rank has finished before it left, nobody needs it for.
+            if not self.busy() or (final and through + 1 < final):
+                continue
+            how = "has left the job" if final else "is gone"
+            self._break(
+                Trouble(
+                    f"rank {self._names[at]} {how} while rank {self._names[self._index]} waits for"
+                    f" it in call {through + 1} on its device",
+                    PEER_LEFT,
+                    self._names[at],
+                )
+            )
+
+    def _take_report(self) -> None:
+        with self._lock:
+            if not self.words[_CODE]:
+                return
+            report = layout.Report.from_buffer_copy(self._host.report)
+            trouble = trouble_of(
+                report,
+                rank=self._names[self._index],
+                names=self._names,
+                everyone=self._everyone,
+                timeout_s=self.timeout_s,
+            )
+            if report.code == layout.Code.MISMATCH and report.flag and self.reason is not None:
+                trouble = Trouble(self.reason(), 0)
+            if not trouble.kind:
+                self._troubles.append(trouble)
+            self.words[_CODE] = 0
+        if trouble.kind:
+            self._break(trouble)
+
+    def _break(self, trouble: Trouble) -> None:
+        self._group.abort(trouble.text, trouble.kind, trouble.about)  # the first one counts
+        self._broken = True
+        self.abort()
+
+    def _raise_broken(self) -> NoReturn:
+        raise self.cause()
+
+    def cause(self) -> BlinkrunError:
+        """Return what the job was aborted for."""
+        self._broken = True
+        try:
+            self._group.check()
+        except native.Failure as failure:
+            return native.translate(failure, self.timeout_s)
+        return InternalError("a group of devices is broken, and its host's group is not")
