@@ -14,6 +14,7 @@ kernels touch only what their device may address, and memory given back is never
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib
 import os
@@ -22,7 +23,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ class FakeMachine:
         That every kernel takes longer.
     seed : int, optional
         Of the order in which blocks take turns.
+    infos : mapping of int to mapping, optional
+        What `DeviceInfo` says differently of some devices: ``{1: {"capability": (7, 5)}}``.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class FakeMachine:
         lenient: bool = False,
         delay_s: float = 0.0,
         seed: int | None = None,
+        infos: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
+        self.infos = dict(infos or {})
         self.count, self.ipc, self.lenient, self.delay_s = count, ipc, lenient, delay_s
         self.most_blocks, self.total_bytes = most_blocks, total_bytes
         self.visible = tuple(range(count)) if visible is None else tuple(visible)
@@ -171,7 +176,7 @@ class FakeDevice:
         self.machine, self.chip, self.rank = machine, chip, rank
         self.peers = {chip.key}
         number = chip.number
-        self.info = DeviceInfo(
+        info = DeviceInfo(
             index=chip.index,
             name="Fake device",
             uuid=f"GPU-fa4efa4e-0000-0000-0000-{number:012x}",
@@ -182,9 +187,10 @@ class FakeDevice:
             driver=13020,
             runtime=13020,
         )
+        self.info = dataclasses.replace(info, **machine.infos.get(number, {}))
 
     def error(self, call: str, reason: str) -> DeviceError:
-        return DeviceError(call, self.chip.index, reason)
+        return DeviceError(call, self.chip.index, reason, rank=self.rank)
 
     def _stream(self, number: int, call: str) -> fake_streams.Stream:
         stream = self.chip.stream(number)
@@ -272,7 +278,7 @@ class FakeDevice:
             raise self.error("cudaIpcOpenMemHandle", "operation not supported")
         if pid == os.getpid():
             raise self.error("cudaIpcOpenMemHandle", "invalid device context")
-        if number != self.chip.number and not self._reaches(number):
+        if self._apart(number):
             raise self.error(
                 "cudaIpcOpenMemHandle", "peer access is not supported between these two devices"
             )
@@ -307,21 +313,23 @@ class FakeDevice:
 
     # Peers.
 
-    def _reaches(self, number: int) -> bool:
-        apart = frozenset((number, self.chip.number)) in self.machine.cut
-        return number in self.machine.visible and not apart
+    def _apart(self, number: int) -> bool:
+        return frozenset((number, self.chip.number)) in self.machine.cut
 
     def _number_at(self, pci_bus_id: str) -> int:
         return int(pci_bus_id.split(":")[1], 16) - 1
 
     @_named("cudaDeviceCanAccessPeer")
-    def can_reach(self, pci_bus_id: str) -> bool:
-        return self._reaches(self._number_at(pci_bus_id))
+    def can_reach(self, pci_bus_id: str) -> bool | None:
+        number = self._number_at(pci_bus_id)
+        return not self._apart(number) if number in self.machine.visible else None
 
     @_named("cudaDeviceEnablePeerAccess")
     def enable_peer(self, pci_bus_id: str) -> None:
         number = self._number_at(pci_bus_id)
-        if not self._reaches(number):
+        if number not in self.machine.visible:
+            raise self.error("cudaDeviceEnablePeerAccess", "invalid device ordinal")
+        if self._apart(number):
             raise self.error(
                 "cudaDeviceEnablePeerAccess",
                 "peer access is not supported between these two devices",
@@ -436,6 +444,10 @@ class FakeDevice:
 
     # Kernels.
 
+    def prepare(self, dtype: int) -> None:
+        """Build the kernel: one for all types."""
+        fake_kernel.load()
+
     @_named("cudaOccupancyMaxActiveBlocksPerMultiprocessor")
     def most_blocks(self) -> int:
         return self.machine.most_blocks
@@ -448,9 +460,11 @@ class FakeDevice:
         kernel = fake_kernel.load()
         words = ctypes.string_at(call, kernel.call_bytes)
         self.machine.launches.append((self.rank, blocks))
-        queue.do(functools.partial(self._run, kernel, words, dtype, blocks))
+        if kernel.dtype(words) != dtype:
+            raise self.error("cuLaunchKernel", f"the call's dtype is not the kernel's, {dtype}")
+        queue.do(functools.partial(self._run, kernel, words, blocks))
 
-    def _run(self, kernel: fake_kernel.Kernel, words: bytes, dtype: int, blocks: int) -> None:
+    def _run(self, kernel: fake_kernel.Kernel, words: bytes, blocks: int) -> None:
         for what, pointer, num_bytes in kernel.places(words):
             if not self._may_touch(pointer, num_bytes):
                 raise fake_streams.StreamError(
@@ -460,7 +474,7 @@ class FakeDevice:
         seed = self.machine.random.getrandbits(64)
         if self.machine.delay_s:
             time.sleep(self.machine.delay_s)
-        self.chip.run(blocks, lambda: kernel.run(words, dtype, blocks, seed))
+        self.chip.run(blocks, lambda: kernel.run(words, blocks, seed))
 
     # What tests do with a device.
 
