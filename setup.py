@@ -79,7 +79,8 @@ TENSORFLOW_CPU = ["tensorflow-cpu>=2.16", "keras>=3.3"]
 CUDA12 = ["cupy-cuda12x>=14.0", "nvidia-cuda-nvrtc-cu12>=12.2", "nvidia-ml-py>=12.535"]
 CUDA13 = ["cupy-cuda13x>=14.0", "nvidia-cuda-nvrtc>=13.0,<14", "nvidia-ml-py>=12.535"]
 # The kernel is compiled where it runs: its source travels with the package.
-KERNEL = ["csrc/*.cu", "csrc/portable.hpp", "csrc/steps.hpp", "csrc/device_*.hpp"]
+SHARED = ["csrc/portable.hpp", "csrc/steps.hpp", "csrc/types.hpp"]  # with the core
+KERNEL = ["csrc/*.cu", "csrc/device_*.hpp", *SHARED]
 
 ParallelCompile("BLINKRUN_BUILD_JOBS").install()
 

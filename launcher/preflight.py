@@ -108,6 +108,7 @@ def question_of(  # noqa: PLR0913 - one call, all by name
     cwd: str | None,
     interfaces: Sequence[str],
     deep: bool = False,
+    gpus: bool = False,
 ) -> Question:
     """Return what all hosts of a job are asked."""
     files = [OURS]
@@ -122,6 +123,7 @@ def question_of(  # noqa: PLR0913 - one call, all by name
         mpiexec=None if mpi is None else mpi.path,
         interfaces=tuple(interfaces),
         deep=deep,
+        gpus=gpus,
     )
 
 

@@ -37,7 +37,16 @@ _OFF = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 _SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCGIFMTU = 0x8913, 0x8915, 0x891B, 0x8921
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
 _CGROUPS = "/sys/fs/cgroup"
-FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy", "cupy-cuda12x")
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the latter is WSL's
+FRAMEWORKS = (
+    "torch",
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+    "numpy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
 
 # Loads what a rank loads, in a process of its own: an MPI that cannot start may end it.
 _LOADER = """
@@ -118,6 +127,8 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         found["frameworks"] = {name: version_of(name) for name in FRAMEWORKS}
         found["loaded"] = loaded(request["paths"])
         found["gpus"] = gpu_readers()
+        if request["gpus"] or any(map(os.path.exists, _DRIVERS)):
+            found["devices"] = devices(request["paths"])
     found["time"] = time.time()
     return found
 
@@ -334,19 +345,32 @@ def mpiexec_here(path: str | None) -> dict[str, Any] | None:
 
 def loaded(paths: Sequence[str]) -> dict[str, Any]:
     """Return what a Python says that loads mpi4py and the core, as a rank does."""
+    found = _told("loaded ", _LOADER, paths)
+    return {"mpi": found, "core": found} if "error" in found else found
+
+
+def devices(paths: Sequence[str]) -> dict[str, Any]:
+    """Return what the blinkrun that is installed finds of GPUs, see `device_facts`."""
+    # without the folder that it starts in, as above
+    code = "import sys; sys.path[:] = filter(None, sys.path)\n"
+    code += "from blinkrun.executors.device_facts import main; main()"
+    return _told("devices ", code, paths)
+
+
+def _told(mark: str, code: str, paths: Sequence[str]) -> dict[str, Any]:
+    """Return what a Python writes behind `mark`, or why it does not."""
     environ = {name: value for name, value in os.environ.items() if not _OF_A_RANK.match(name)}
     environ.setdefault("OMPI_MCA_pml", "ob1")  # no probe of fabrics, which takes a second
     environ.setdefault("OMPI_MCA_btl", "self,sm")
     environ["PYTHONPATH"] = os.pathsep.join(paths)
-    code, text = _output([sys.executable, "-c", _LOADER], LOAD_S, environ)
+    status, text = _output([sys.executable, "-c", code], LOAD_S, environ)
     for line in text.splitlines():
-        if line.startswith("loaded "):
-            found: dict[str, Any] = json.loads(line[7:])
+        if line.startswith(mark):
+            found: dict[str, Any] = json.loads(line[len(mark) :])
             return found
     words = [line.strip() for line in text.splitlines() if line.strip()]
-    how = f"no answer in {LOAD_S:g} s" if code is None else f"exit code {code}"
-    error = {"error": f"{words[-1]} ({how})" if words else how}
-    return {"mpi": error, "core": error}
+    how = f"no answer in {LOAD_S:g} s" if status is None else f"exit code {status}"
+    return {"error": f"{words[-1]} ({how})" if words else how}
 
 
 _OF_A_RANK = re.compile(r"OMPI_COMM_WORLD_|PMIX?_|PRTE_LAUNCHED|MPI_LOCALN?RANK|HYD")

@@ -26,7 +26,10 @@ class Question:
     interfaces : tuple of str
         Network interfaces to be used; empty: any.
     deep : bool
-        Whether mpi4py and the core are loaded as well, which takes a second.
+        Whether mpi4py and the core are loaded as well, which takes a second, and GPUs tried
+        where there is a driver for them.
+    gpus : bool
+        Whether GPUs are tried wherever they seem to be missing too.
     """
 
     python: str
@@ -36,6 +39,7 @@ class Question:
     mpiexec: str | None = None
     interfaces: tuple[str, ...] = ()
     deep: bool = False
+    gpus: bool = False
 
     def request(self) -> dict[str, Any]:
         """Return this as `probe.main` and `probe.facts` take it, without what differs by host."""
@@ -45,6 +49,7 @@ class Question:
             "cwd": self.cwd,
             "mpiexec": self.mpiexec,
             "deep": self.deep,
+            "gpus": self.gpus,
         }
 
 

@@ -55,7 +55,8 @@ def _examine(options: DoctorOptions) -> tuple[str, bool]:
     problems += compared
     for seen in everyone:
         problems += doctor_findings.problems(seen, num_hosts=len(everyone))
-    notes = doctor_findings.notes(everyone)
+        problems += doctor_findings.gpus(seen) if options.gpus else ()
+    notes = doctor_findings.notes(everyone, with_gpus=not options.gpus)
     if options.json:
         hosts = {seen.host: _json(seen) for seen in everyone}
         everything: dict[str, Any] = {"this": everyone[0].host, "hosts": hosts}
@@ -109,6 +110,7 @@ def _ask(options: DoctorOptions, mpi: Mpi | None) -> tuple[list[Seen], list[str]
         cwd=os.getcwd() if remote else None,
         interfaces=options.interfaces,
         deep=True,
+        gpus=options.gpus,
     )
     with ThreadPoolExecutor(1) as pool:  # this host is asked while the others are
         facts: Future[dict[str, Any]] = pool.submit(probe.facts, question.request())

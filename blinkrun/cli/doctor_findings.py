@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blinkrun.cli import doctor_gpus
 from blinkrun.launcher.probe import FRAMEWORKS
 
 CLOCK_S = 1.0  # clocks that are further apart make logs hard to read together
@@ -74,11 +75,25 @@ def problems(seen: Seen, *, num_hosts: int) -> Iterator[str]:
         )
 
 
-def notes(everyone: Sequence[Seen]) -> list[str]:
-    """Return what is worth knowing before a job, about single hosts and about all together."""
+def gpus(seen: Seen) -> Iterator[str]:
+    """Yield what keeps ranks from using the GPUs of `seen`, if these were tried."""
+    if seen.facts is not None and "devices" in seen.facts:
+        yield from doctor_gpus.findings(seen.title, seen.facts["devices"])
+
+
+def notes(everyone: Sequence[Seen], *, with_gpus: bool = True) -> list[str]:
+    """Return what is worth knowing before a job, about single hosts and about all together.
+
+    Parameters
+    ----------
+    everyone : sequence of Seen
+    with_gpus : bool
+        Whether what keeps ranks from using GPUs is a note; else it is a problem.
+    """
     able = [seen for seen in everyone if seen.facts is not None]
     return [
         *(line for seen in able for line in _of_one(seen)),
+        *(line for seen in able if with_gpus for line in gpus(seen)),
         *_differences(able),
         *_shared_addresses(able),
         *_mtus(able),
@@ -99,6 +114,8 @@ def _of_one(seen: Seen) -> Iterator[str]:
             f"{seen.title} has a clock {abs(seen.clock_s):.1f} s {way} this host's: logs and"
             " timelines will not fit together; let an NTP service set it"
         )
+    if "devices" in facts:
+        yield from doctor_gpus.remarks(seen.title, facts["devices"])
     if facts["load"] > 0.5 + facts["cores"]:
         yield (
             f"{seen.title} is busy: a load of {facts['load']:.1f} on {facts['cores']} cores; ranks"
@@ -108,9 +125,13 @@ def _of_one(seen: Seen) -> Iterator[str]:
 
 def _differences(able: Sequence[Seen]) -> Iterator[str]:
     """Yield which frameworks and which Pythons differ, though a job may run so."""
-    values = {"Python": {seen.host: (seen.facts or {})["python"] for seen in able}}
+    values: dict[str, dict[str, str | None]] = {
+        "Python": {seen.host: (seen.facts or {})["python"] for seen in able}
+    }
     for name in FRAMEWORKS:
         values[name] = {seen.host: (seen.facts or {})["frameworks"][name] for seen in able}
+    tried = {s.host: s.facts["devices"] for s in able if s.facts and "devices" in s.facts}
+    values |= doctor_gpus.differences(tried)
     for name, by_host in values.items():
         if len(set(by_host.values())) > 1:
             groups = _grouped(by_host)

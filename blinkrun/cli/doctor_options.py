@@ -13,9 +13,9 @@ USAGE = "blinkrun doctor [-H HOSTS] [options] [SCRIPT]"
 
 DESCRIPTION = """\
 Say what this host offers to a job and what keeps one from running: Python,
-blinkrun, its compiled core, MPI, cores, memory, network. With hosts, from -H, a
-host file or the batch system: ask all of them at once, and whether they fit
-together and reach each other. Nothing waits for a password.
+blinkrun, its compiled core, MPI, cores, memory, network, GPUs. With hosts, from
+-H, a host file or the batch system: ask all of them at once, and whether they
+fit together and reach each other. Nothing waits for a password.
 
   SCRIPT  a file that every host must have, with the same content
 """
@@ -25,6 +25,7 @@ Exit code: 0 if a job can run, 1 if not, 2 for wrong usage.
 
 examples:
   blinkrun doctor
+  blinkrun doctor --gpus
   blinkrun doctor -H a:8,b:8 --network-interface eth0 train.py
 """
 
@@ -40,6 +41,7 @@ class DoctorOptions:
     agent: str | None
     interfaces: tuple[str, ...]
     mpi: str | None
+    gpus: bool
     deadline_s: float
     json: bool
     script: str | None
@@ -55,6 +57,7 @@ def make_parser() -> Parser:
     add("--launch-agent", metavar="CMD", help="starts programs on other hosts, as ssh does (ssh)")
     add("--network-interface", metavar="NAMES", help="interfaces to be used, as eth0,eth1")
     add("--mpi", metavar="WHICH", help="openmpi, mpich, intel or an mpiexec")
+    add("--gpus", action="store_true", help="ranks need GPUs: what keeps them from it is a problem")
     add("--timeout", metavar="S", help=f"longest wait for a host, seconds ({DEADLINE_S:g})")
     add("--json", action="store_true", help="print all that is known, as JSON")
     add("-h", "--help", action="store_true", help="show this and exit")
@@ -80,6 +83,7 @@ def parse(argv: Sequence[str]) -> DoctorOptions | None:
         agent=args.launch_agent,
         interfaces=_interfaces(args.network_interface),
         mpi=args.mpi,
+        gpus=args.gpus,
         deadline_s=_seconds(args.timeout),
         json=args.json,
         script=args.script,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blinkrun.cli import doctor_gpus
 from blinkrun.cli.doctor_findings import Seen, mtu_of
 from blinkrun.launcher.mpiexec import Mpi, identify
 
@@ -52,6 +53,7 @@ def this_host(seen: Seen, mpi: Mpi | None) -> list[list[str]]:
         ["cores", f"{_cores(facts)}, load {facts['load']:.1f}"],
         ["memory", _memory(facts)],
         ["GPUs", _gpus(facts["gpus"])],
+        *([["", doctor_gpus.summary(facts["devices"])]] if "devices" in facts else []),
         ["frameworks", _frameworks(facts["frameworks"])],
         *(
             ["network" if at == 0 else "", line]

@@ -44,6 +44,7 @@ def facts(number: int = 1, **changes: Any) -> dict[str, Any]:
             "keras": None,
             "numpy": "2.4.6",
             "cupy-cuda12x": None,
+            "cupy-cuda13x": None,
         },
         "loaded": LOADED,
         "gpus": {"nvidia_driver": None, "amd_driver": False, "nvml": None, "tools": []},
