@@ -21,8 +21,14 @@ class Overlap:
     reason: str
 
 
-def choose_overlap(
-    wanted: str, *, cores: int, local_size: int, cross_size: int, threads: int
+def choose_overlap(  # noqa: PLR0911, PLR0913 - a return for each reason
+    wanted: str,
+    *,
+    cores: int,
+    local_size: int,
+    cross_size: int,
+    threads: int,
+    on_device: bool = False,
 ) -> Overlap:
     """Return whether to overlap.
 
@@ -42,6 +48,8 @@ def choose_overlap(
         Hosts.
     threads : int
         Threads with which each rank computes.
+    on_device : bool
+        Whether gradients are made and reduced on devices.
 
     Examples
     --------
@@ -54,6 +62,8 @@ def choose_overlap(
         return Overlap(wanted == "on", "asked for")
     if local_size * cross_size == 1:
         return Overlap(False, "one rank has nothing to reduce")
+    if on_device:
+        return Overlap(True, "devices compute and reduce, the helper thread only starts it")
     if cross_size > 1:
         return Overlap(True, f"{cross_size} hosts, the network works while the cores compute")
     busy = local_size * threads

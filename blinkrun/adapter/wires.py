@@ -28,6 +28,8 @@ class Wire:
         tensors of different dtypes get an error even if both travel alike.
     op : int or None
         The operation on the way, where it is not the one asked for.
+    scales : (float, float) or None
+        The factors on the way, where they are not those asked for.
     """
 
     dtype: DType
@@ -35,3 +37,4 @@ class Wire:
     wide: Any = None
     device: str = CPU
     op: int | None = None
+    scales: tuple[float, float] | None = None

@@ -54,6 +54,13 @@ def is_finite(pointer: int, count: int, dtype: DType) -> bool:
     return all(bool(np.isfinite(chunk).all()) for chunk in chunks)
 
 
+def is_own(op: int, dtype: DType, scales: tuple[float, float]) -> bool:
+    """Whether the engine works it out itself: averages and scales of integers."""
+    if dtype.is_float or dtype is DType.BOOL:
+        return False
+    return op == Op.AVERAGE or scales != (1.0, 1.0)
+
+
 def neutral(op: int, dtype: DType, prescale: float = 1.0) -> float | int:
     """Return what a rank that has no data gives, so that the others' result is theirs alone.
 

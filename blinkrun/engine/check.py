@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from blinkrun.engine.arithmetic import is_finite
+from blinkrun.buffers import View
+from blinkrun.engine.arithmetic import is_own
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import ADASUM, Kind, Request
 from blinkrun.engine.transfer import rows
-from blinkrun.errors import InvalidBufferError, UsageError
+from blinkrun.errors import InvalidBufferError, NotSupportedError, UsageError
 from blinkrun.types import DType, Op
 
 _REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
@@ -17,13 +18,21 @@ _OPS = {Kind.ALLREDUCE: (*Op, ADASUM), Kind.REDUCESCATTER: tuple(Op)}
 _NO_SCALES = (1.0, 1.0)
 
 
-def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool) -> str:
+def check(
+    request: Request,
+    parts: Sequence[Part],
+    *,
+    size: int,
+    is_finite: Callable[[View], bool] | None = None,
+) -> str:
     """Return what ``--check-nan`` has against the values, empty if nothing.
 
     Parameters
     ----------
     size : int
         Ranks of the process set.
+    is_finite : callable, optional
+        Whether values hold neither NaN nor infinity; given with ``--check-nan``.
 
     Raises
     ------
@@ -31,6 +40,8 @@ def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool
         If there is not one part for each member.
     InvalidBufferError
         If the operation does not go with the type of a tensor, or the splits with its rows.
+    NotSupportedError
+        If the operation is not there for the memory of a device.
     """
     if len(parts) != len(request.members):
         raise UsageError(
@@ -50,8 +61,9 @@ def check(request: Request, parts: Sequence[Part], *, size: int, check_nan: bool
     for part in parts:
         source = part.source
         _check_arithmetic(request, source.dtype)
-        is_checked = check_nan and source.dtype.is_float
-        if is_checked and not is_finite(source.pointer, source.count, source.dtype):
+        if source.device is not None:
+            _check_on_device(request, source.dtype)
+        if is_finite is not None and source.dtype.is_float and not is_finite(source):
             defect = "holds NaN or infinity, which --check-nan (BLINKRUN_CHECK_NAN) refuses"
     return defect
 
@@ -101,4 +113,18 @@ def _check_arithmetic(request: Request, dtype: DType) -> None:
         raise InvalidBufferError(
             f"{request.kind.label} '{request.name}': bool has no averages or scales; convert it to"
             " a number"
+        )
+
+
+def _check_on_device(request: Request, dtype: DType) -> None:
+    what = f"{request.kind.label} '{request.name}'"
+    if request.op == ADASUM:
+        raise NotSupportedError(
+            f"{what}: Adasum is not there for memory of a device; give the tensor on the CPU, or"
+            " use DistributedOptimizer(op=Adasum), which does"
+        )
+    if is_own(request.op, dtype, request.scales):
+        raise NotSupportedError(
+            f"{what}: averages and scales of {dtype.label} are not there for memory of a device;"
+            " use op=Sum and divide, or give floats"
         )

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from blinkrun import env, log, runtime
 from blinkrun.engine.check import check
+from blinkrun.engine.devices import Devices
 from blinkrun.engine.drive import Driver
 from blinkrun.engine.events import JOIN, Event, Failed, Joined, Noted, Ready, Verdict
 from blinkrun.engine.execute import Executor
+from blinkrun.engine.failures import ended_by, of_values, under_way
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.journal import Journal
 from blinkrun.engine.names import Names
@@ -30,10 +32,7 @@ from blinkrun.engine.stats import Stats
 from blinkrun.engine.timeline import Timeline
 from blinkrun.engine.watch import Watch
 from blinkrun.errors import (
-    AbortedError,
     BlinkrunError,
-    CollectiveError,
-    DuplicateNameError,
     ForkedError,
     NotInitializedError,
     PeerLeftError,
@@ -80,8 +79,13 @@ class Engine:
         self._failure: BlinkrunError | None = None
         self._is_stopped = False
         self._record = Record()
+        self.devices = Devices(world)
         self._executor = Executor(
-            self._sets, self._find, self._record, fusion_bytes=settings.fusion_bytes
+            self._sets,
+            self._find,
+            self._record,
+            self.devices,
+            fusion_bytes=settings.fusion_bytes,
         )
         self._watch = Watch(
             self._negotiator,
@@ -108,7 +112,14 @@ class Engine:
 
     # ---- requests ------------------------------------------------------------------------------
 
-    def submit(self, request: Request, parts: Sequence[Part], *, sync: bool = False) -> Handle:
+    def submit(
+        self,
+        request: Request,
+        parts: Sequence[Part],
+        *,
+        sync: bool = False,
+        streams: Sequence[int] = (),
+    ) -> Handle:
         """Ask for a collective; all ranks of its process set must, in any order.
 
         Parameters
@@ -119,6 +130,8 @@ class Engine:
             The memory of each member.
         sync : bool
             The caller waits for the handle at once. Without it, the helper thread drives.
+        streams : sequence of int
+            For memory of a device: the streams that have made it; else those of the parts.
 
         Raises
         ------
@@ -134,12 +147,8 @@ class Engine:
             If the engine has come to an end: a rank is gone, a deadline is over.
         """
         defect = self._check(request, parts)
-        handle = Handle(self, request, parts)
-        with self._mutex:
-            self._offer(handle, defect)
-            self._driver.queued(sync=sync, num_bytes=handle.largest)
-        self._run_now(sync=sync)
-        return handle
+        handle = Handle(self, request, parts, passage=self.devices.enter(request, parts, streams))
+        return self._ask(handle, defect, sync=sync)
 
     def submit_again(self, request: Request, parts: Sequence[Part], *, keep: object) -> Handle:
         """`submit` what was submitted before, on memory of the same kind: only values are checked.
@@ -151,18 +160,21 @@ class Engine:
         """
         handle = Handle(self, request, parts, keep=keep)
         defect = self._check(request, parts) if self.settings.check_nan else ""
-        with self._mutex:
-            self._offer(handle, defect)
-            self._driver.queued(sync=False, num_bytes=handle.largest)
-        self._run_now(sync=False)
-        return handle
+        return self._ask(handle, defect, sync=False)
 
     def submit_all(
-        self, requests: Sequence[tuple[Request, Sequence[Part]]], *, sync: bool = False
+        self,
+        requests: Sequence[tuple[Request, Sequence[Part]]],
+        *,
+        sync: bool = False,
+        streams: Sequence[int] = (),
     ) -> list[Handle]:
         """Ask for several in one message as `submit` does; all of them are refused, or none."""
         defects = [self._check(request, parts) for request, parts in requests]
-        handles = [Handle(self, request, parts) for request, parts in requests]
+        handles = [
+            Handle(self, request, parts, passage=self.devices.enter(request, parts, streams))
+            for request, parts in requests
+        ]
         with self._mutex:
             self._refuse_any(handles)
             for handle, defect in zip(handles, defects, strict=True):
@@ -170,6 +182,13 @@ class Engine:
             self._driver.queued(sync=sync, num_bytes=max((h.largest for h in handles), default=0))
         self._run_now(sync=sync)
         return handles
+
+    def _ask(self, handle: Handle, defect: str, *, sync: bool) -> Handle:
+        with self._mutex:
+            self._offer(handle, defect)
+            self._driver.queued(sync=sync, num_bytes=handle.largest)
+        self._run_now(sync=sync)
+        return handle
 
     def next_name(self, kind_label: str, process_set: int = WORLD) -> str:
         """Return a name for a call without one, such as ``allreduce.noname.0.1``."""
@@ -183,7 +202,7 @@ class Engine:
         self.submit(request, (), sync=True).wait()
 
     def join(self, process_set: int = WORLD, where: str = "") -> int:
-        """Say that this rank has no more data, and return the rank that says so last.
+        """Say that this rank has no more data; return the rank that says so last.
 
         Until then this rank gives neutral elements to allreduces, and counts in averages.
         """
@@ -200,13 +219,7 @@ class Engine:
     # ---- process sets --------------------------------------------------------------------------
 
     def add_process_set(self, ranks: Sequence[Rank], where: str = "") -> int:
-        """Make a process set of `ranks`; every rank of the world must call it.
-
-        Returns
-        -------
-        int
-            Its number.
-        """
+        """Make a process set of `ranks`, return its number; every rank of the world calls it."""
         name = self.next_name(Kind.ADD_SET.label)
         request = Request(name, Kind.ADD_SET, ranks=tuple(ranks), where=where)
         handle = self.submit(request, (), sync=True)
@@ -282,6 +295,7 @@ class Engine:
         self._fail_all(lambda handle: ShutdownError(f"{handle.request.kind.label} '{handle.name}'"))
         self._driver.tick = None
         self._executor.close()
+        self.devices.close()
         self._record.set_timeline(None)
 
     def _leave(self) -> None:
@@ -370,13 +384,7 @@ class Engine:
         with self._mutex:
             if self._failure is not None:
                 return
-            if isinstance(error, CollectiveError | NotInitializedError):
-                self._failure = error
-            else:
-                what = f"{type(error).__name__}: {error}".rstrip(": ")
-                text = f"rank {self.world.rank}: the engine was ended by {what}"
-                self._failure = AbortedError(text, self.world.rank)
-                self._failure.__cause__ = error
+            self._failure = ended_by(self.world.rank, error)
             if not isinstance(error, NotInitializedError):
                 self._sets.abort(str(self._failure))  # others may wait for this rank
         failure = self._failure
@@ -400,20 +408,16 @@ class Engine:
 
     def _check(self, request: Request, parts: Sequence[Part]) -> str:
         size = self._sets.size(request.process_set)
-        defect = check(request, parts, size=size, check_nan=self.settings.check_nan)
-        if defect:
-            where = f" at {request.where}" if request.where else ""
-            defect = (
-                f"rank {self.world.rank}: {request.kind.label} '{request.name}'{where} {defect}"
-            )
-        return defect
+        finite = self.devices.is_finite if self.settings.check_nan else None
+        defect = check(request, parts, size=size, is_finite=finite)
+        return of_values(self.world.rank, request, defect)
 
     def _offer(self, handle: Handle, defect: str) -> None:
         """Put a request into the outbox; the mutex is held."""
         request = handle.request
         self._refuse_if_over(request)
         if handle.key in self._handles:
-            raise self._duplicate(request)
+            raise under_way(self.world.rank, request)
         self._negotiator.offer(request)
         if defect:
             self._negotiator.fail(request.process_set, request.name, defect, Verdict.NON_FINITE)
@@ -435,15 +439,9 @@ class Engine:
         seen: set[tuple[int, str]] = set()
         for handle in handles:
             if handle.key in self._handles or handle.key in seen:
-                raise self._duplicate(handle.request)
+                raise under_way(self.world.rank, handle.request)
             seen.add(handle.key)
             self._sets.communicator(handle.request.process_set)
-
-    def _duplicate(self, request: Request) -> DuplicateNameError:
-        return DuplicateNameError(
-            f"rank {self.world.rank}: {request.kind.label} '{request.name}' is still under way;"
-            " wait for it first or give this one another name"
-        )
 
 
 _lock = threading.Lock()

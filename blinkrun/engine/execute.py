@@ -17,16 +17,18 @@ import numpy as np
 from blinkrun.buffers import View
 from blinkrun.engine import uneven
 from blinkrun.engine.adasum import adasum
-from blinkrun.engine.arithmetic import array_at, divide, neutral, scale, sums_in
+from blinkrun.engine.arithmetic import array_at, divide, is_own, neutral, scale, sums_in
+from blinkrun.engine.device_transfer import DeviceTransfer
+from blinkrun.engine.devices import Devices
 from blinkrun.engine.events import Entry
 from blinkrun.engine.fusion import LARGEST_PACKED, Batch, FusionPlans
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.process_sets import ProcessSets
 from blinkrun.engine.record import Record
-from blinkrun.engine.request import ADASUM, Kind, Member, Request
+from blinkrun.engine.request import ADASUM, CPU, Kind, Member, Request
 from blinkrun.engine.transfer import Transfer
 from blinkrun.errors import InternalError
-from blinkrun.types import Collective, DType, Op
+from blinkrun.types import Collective, Op
 
 Find = Callable[[Request], Handle]
 
@@ -42,17 +44,20 @@ class Executor:
         Gives the handle of a request that this rank has offered.
     record : Record
         Told what ran.
+    devices : Devices
+        Where memory of a device is used.
     fusion_bytes : int
         Most bytes that are fused into one call.
     largest : int
         Members of this size in bytes or larger travel alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         sets: ProcessSets,
         find: Find,
         record: Record,
+        devices: Devices,
         *,
         fusion_bytes: int,
         largest: int = LARGEST_PACKED,
@@ -60,9 +65,10 @@ class Executor:
         self._sets = sets
         self._find = find
         self._record = record
+        self._devices = devices
         self._is_traced = False
         self._plans = FusionPlans(fusion_bytes=fusion_bytes, largest=largest)
-        self._transfers: dict[int, Transfer] = {}
+        self._transfers: dict[tuple[int, bool], Transfer] = {}
         self._may_spin = True
 
     def run(self, entries: tuple[Entry, ...], *, may_spin: bool) -> None:
@@ -109,6 +115,9 @@ class Executor:
         handle = self._find(request) if entry.is_mine else None
         place: View | None = None
         begun_ns = monotonic_ns()
+        passage = None if handle is None else handle.passage
+        if passage is not None:
+            passage.lane.follow(passage.before)
         if kind in (Kind.ADD_SET, Kind.REMOVE_SET):
             self._change_sets(entry)
         elif kind is Kind.ALLREDUCE:
@@ -118,32 +127,34 @@ class Executor:
         if request.members:
             over_ns = monotonic_ns()
             num_bytes = handle.parts[member].source.nbytes if handle is not None else 0
-            transfer = self._transfer(request.process_set)
+            transfer = self._transfer(request)
             self._record.ran(
                 (request,), transfer, num_bytes, (begun_ns, begun_ns, over_ns, over_ns)
             )
         if handle is not None:
             if entry.number:
                 handle.number = entry.number
+            if passage is not None:
+                passage.lane.passed((handle,))
             handle.member_done(member, place)
 
     def _moved(self, entry: Entry, member: int, handle: Handle) -> View | None:
         """Run a kind that goes only where no rank has joined; return a new place of the result."""
         request, part = entry.request, handle.parts[member]
-        transfer = self._transfer(request.process_set)
+        transfer = self._transfer(request)
         if request.kind is Kind.BROADCAST:
             self._broadcast(transfer, request, part)
             return None
         requests = [each for each in entry.requests if each is not None]
         if request.kind is Kind.REDUCESCATTER:
-            exactly = _is_own_arithmetic(request.op, part.source.dtype, request.scales)
+            exactly = is_own(request.op, part.source.dtype, request.scales)
             return uneven.reducescatter(transfer, request, part, exactly=exactly)
         move = uneven.allgather if request.kind is Kind.ALLGATHER else uneven.alltoall
         place, handle.received_splits = move(transfer, requests, member, part)
         return place
 
     def _allreduce(self, request: Request, member: int, handle: Handle | None) -> None:
-        transfer = self._transfer(request.process_set)
+        transfer = self._transfer(request)
         if handle is None:
             part = _stand_in(transfer, request, request.members[member])
         else:
@@ -155,7 +166,7 @@ class Executor:
             return
         if request.op == ADASUM:
             _adasum(transfer, request.scales, source, target)
-        elif _is_own_arithmetic(request.op, source.dtype, request.scales):
+        elif is_own(request.op, source.dtype, request.scales):
             scales = request.scales if handle is not None else (1.0, 1.0)
             _integers(transfer, request.op, scales, source, target)
         else:
@@ -190,9 +201,10 @@ class Executor:
         if request.kind is Kind.ADD_SET:
             self._sets.add(entry.number, request.ranks)
             return
-        transfer = self._transfers.pop(entry.number, None)
-        if transfer is not None:
-            transfer.close()
+        for on_device in (False, True):
+            transfer = self._transfers.pop((entry.number, on_device), None)
+            if transfer is not None:
+                transfer.close()
         self._sets.remove(entry.number)
 
     # ---- several members -----------------------------------------------------------------------
@@ -201,16 +213,18 @@ class Executor:
         """Reduce all members of a batch in one call, in a buffer in the arena."""
         begun_ns = monotonic_ns()
         dtype = batch.entry.request.members[batch.members[0][1]].dtype
-        transfer = self._transfer(batch.process_set)
+        transfer = self._transfer(batch.entry.request)
         buffer = transfer.buffer(batch.num_bytes)
         packed: list[tuple[int, int, int]] = []
         unpacked: list[tuple[int, int, int]] = []
         ends: list[tuple[Handle, int]] = []
         for (entry, member), offset in zip(batch.members, batch.offsets, strict=True):
             if not entry.is_mine:
-                _fill(buffer + offset, entry.request, entry.request.members[member])
+                _fill(transfer, buffer + offset, entry.request, entry.request.members[member])
                 continue
             handle = self._find(entry.request)
+            if handle.passage is not None:
+                handle.passage.lane.follow(handle.passage.before)
             part = handle.parts[member]
             source, target = part.source, part.target
             if target is None:
@@ -235,24 +249,25 @@ class Executor:
         times_ns = (begun_ns, packed_ns, moved_ns, monotonic_ns())
         requests = [handle.request for handle, _ in ends]
         self._record.ran(requests, transfer, batch.num_bytes, times_ns)
+        if transfer.lane is not None:
+            transfer.lane.passed([handle for handle, _ in ends])
         for handle, member in ends:
             handle.member_done(member)
 
-    def _transfer(self, process_set: int) -> Transfer:
-        transfer = self._transfers.get(process_set)
+    def _transfer(self, request: Request) -> Transfer:
+        """Return what moves the bytes of a request: by its process set, and where they lie."""
+        key = request.process_set, not request.device.startswith(CPU)
+        transfer = self._transfers.get(key)
         if transfer is None:
-            transfer = Transfer(self._sets.communicator(process_set))
-            self._transfers[process_set] = transfer
+            communicator = self._sets.communicator(request.process_set)
+            if key[1]:
+                transfer = DeviceTransfer(communicator, self._devices.lane())
+            else:
+                transfer = Transfer(communicator)
+            self._transfers[key] = transfer
             transfer.trace(self._is_traced)
         transfer.may_spin = self._may_spin
         return transfer
-
-
-def _is_own_arithmetic(op: int, dtype: DType, scales: tuple[float, float]) -> bool:
-    """Whether the engine works it out itself: averages and scales of integers."""
-    if dtype.is_float or dtype is DType.BOOL:
-        return False
-    return op == Op.AVERAGE or scales != (1.0, 1.0)
 
 
 def _is_fused(batch: Batch) -> bool:
@@ -261,7 +276,7 @@ def _is_fused(batch: Batch) -> bool:
         batch.kind is Kind.ALLREDUCE
         and batch.op != ADASUM
         and batch.dtype is not None
-        and not _is_own_arithmetic(batch.op, batch.dtype, batch.scales)
+        and not is_own(batch.op, batch.dtype, batch.scales)
     )
 
 
@@ -269,18 +284,19 @@ def _stand_in(transfer: Transfer, request: Request, member: Member) -> Part:
     """Return what a rank that has joined gives: neutral elements in the arena."""
     count = math.prod(member.shape)
     pointer = transfer.buffer(count * member.dtype.itemsize)
-    exactly = _is_own_arithmetic(request.op, member.dtype, request.scales)
+    exactly = is_own(request.op, member.dtype, request.scales)
     prescale = 1.0 if exactly else request.scales[0]
-    array = array_at(pointer, count, member.dtype)
-    array[...] = neutral(request.op, member.dtype, prescale)
-    view = View(pointer, count, member.shape, member.dtype, True, array)
+    transfer.fill(pointer, count, member.dtype, neutral(request.op, member.dtype, prescale))
+    lane = transfer.lane
+    place = (None, 0) if lane is None else (lane.index, lane.stream)
+    view = View(pointer, count, member.shape, member.dtype, True, None, *place)
     return Part(view, view)
 
 
-def _fill(pointer: int, request: Request, member: Member) -> None:
+def _fill(transfer: Transfer, pointer: int, request: Request, member: Member) -> None:
     """Put neutral elements where a member of a rank that has joined would be."""
-    array = array_at(pointer, math.prod(member.shape), member.dtype)
-    array[...] = neutral(request.op, member.dtype, request.scales[0])
+    value = neutral(request.op, member.dtype, request.scales[0])
+    transfer.fill(pointer, math.prod(member.shape), member.dtype, value)
 
 
 def _integers(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from blinkrun.buffers import View
 from blinkrun.engine.request import Request
 from blinkrun.errors import InternalError
+
+if TYPE_CHECKING:
+    from blinkrun.engine.devices import Lane, Mark
 
 Allocate = Callable[[tuple[int, ...]], View]
 
@@ -26,7 +29,8 @@ class Part:
         Where the result goes; may be `source`.
     allocate : callable, optional
         Makes the target when its shape is known, for ALLGATHER, ALLTOALL and REDUCESCATTER. It is
-        called by whichever thread runs the request.
+        called by whichever thread runs the request; what it makes on a device is used first in the
+        engine's stream (`Engine.device_stream`).
     """
 
     source: View
@@ -40,6 +44,31 @@ class Part:
         if self.allocate is None:
             raise InternalError("a part has neither a target nor a way to make one")
         return self.allocate(shape)
+
+
+@dataclass(slots=True)
+class Passage:
+    """The way of a request on device memory.
+
+    Attributes
+    ----------
+    lane : Lane
+        The engine's stream on that device.
+    before : tuple of Mark
+        What it comes after, in the streams of the caller.
+    streams : tuple of int
+        Those streams.
+    after : Mark or None
+        Its end, once it is enqueued.
+    kept : object
+        Its memory, from then until it is through or no stream of the caller can be ahead of it.
+    """
+
+    lane: Lane
+    before: tuple[Mark, ...]
+    streams: tuple[int, ...]
+    after: Mark | None = None
+    kept: object = None
 
 
 class Waits(Protocol):
@@ -73,6 +102,8 @@ class Handle:
         What else is kept alive until then.
     key : (int, str)
         Process set and name, by which the engine knows it.
+    passage : Passage or None
+        Of a request on device memory. It is done when its work is enqueued on the device.
     """
 
     __slots__ = (
@@ -86,17 +117,19 @@ class Handle:
         "key",
         "number",
         "parts",
+        "passage",
         "received_splits",
         "request",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         engine: Waits,
         request: Request,
         parts: Sequence[Part],
         key: tuple[int, str] | None = None,
         keep: object = None,
+        passage: Passage | None = None,
     ) -> None:
         self._engine = engine
         self._callbacks: list[Callable[[Handle], None]] = []
@@ -106,6 +139,7 @@ class Handle:
         self.key = key or (request.process_set, request.name)
         self.parts: Sequence[Part] = parts
         self.keep = keep
+        self.passage = passage
         self.error: BaseException | None = None
         self.is_done = False
         self.number = 0
@@ -139,6 +173,25 @@ class Handle:
             self._engine.wait_for(self)
         if self.error is not None:
             raise self.error
+
+    def wait_on(self, stream: int) -> None:
+        """Let a stream of the device go on only after the results; blocks no thread for a device.
+
+        For requests on device memory, after `wait`.
+        """
+        passage = self.passage
+        if passage is None or passage.after is None:
+            return
+        passage.lane.api.wait(stream, passage.after.event)
+        if passage.streams == (stream,):  # what is freed from here on is used in its order
+            passage.kept = None
+
+    def is_through(self) -> bool:
+        """Whether the results are there, on a device as well; never blocks."""
+        passage = self.passage
+        if not self.is_done or passage is None or passage.after is None:
+            return self.is_done
+        return passage.lane.api.is_through(passage.after.event)
 
     def add_done_callback(self, call: Callable[[Handle], None]) -> None:
         """Call `call` with this handle when it is done, now if it is.

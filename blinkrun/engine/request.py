@@ -11,6 +11,7 @@ from blinkrun.types import DType, Op, Rank
 WORLD = 0  # the process set of all ranks
 ADASUM = 5  # beside the values of `Op`: an operation of the engine, not of programs
 CPU = "cpu"
+CUDA = "cuda"
 
 
 class Kind(IntEnum):
@@ -64,7 +65,8 @@ class Request:
     splits : tuple of int
         ALLTOALL: rows of this rank's tensor for each rank of the set.
     device : str
-        Where the tensors lie, ``cpu`` or ``cuda:0``.
+        Where the tensors lie, ``cpu`` or ``cuda``: which of the devices is each rank's own matter.
+        More may follow that ranks must agree on, in brackets.
     ranks : tuple of Rank
         ADD_SET: the ranks of the new set. REMOVE_SET: ``(number of the set,)``.
     where : str

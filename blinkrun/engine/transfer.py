@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from blinkrun.engine.arithmetic import array_at
 from blinkrun.executors.base import Request as Call
 from blinkrun.types import Collective, DType, Op
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from blinkrun.communicator import Communicator
+    from blinkrun.engine.devices import Lane
 
 SMALLEST_BUFFER = 64 << 10
 _SCALES = (1.0, 1.0)
@@ -24,7 +26,11 @@ class Transfer:
     ----------
     may_spin : bool
         Whether the thread that calls has a core for itself.
+    lane : Lane or None
+        The stream in whose order it moves them; None for memory of the host.
     """
+
+    lane: Lane | None = None
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
@@ -64,6 +70,10 @@ class Transfer:
     def unpack(self, source: int, parts: list[tuple[int, int, int]]) -> None:
         """Copy from `source` + offset to parts (address, bytes, offset)."""
         self.communicator.unpack(source, parts)
+
+    def fill(self, pointer: int, count: int, dtype: DType, value: float) -> None:
+        """Set `count` elements to one value."""
+        array_at(pointer, count, dtype)[...] = value
 
     def trace(self, is_on: bool) -> None:
         """Have calls timed by channel, or not."""

@@ -101,6 +101,9 @@ def reducescatter(transfer: Transfer, request: Request, part: Part, *, exactly: 
             scales=request.scales,
         )
         return place
+    if transfer.lane is not None:
+        _padded(transfer, request, source, place, shares)
+        return place
     average = exactly and request.op == Op.AVERAGE
     dtype = sums_in(source.dtype) if average else source.dtype
     block = shares[0] * per_row
@@ -129,6 +132,34 @@ def reducescatter(transfer: Transfer, request: Request, part: Part, *, exactly: 
         scale(values, request.scales[1])
     np.copyto(array_at(place.pointer, place.count, place.dtype), values, casting="unsafe")
     return place
+
+
+def _padded(
+    transfer: Transfer, request: Request, source: View, place: View, shares: tuple[int, ...]
+) -> None:
+    """Reduce and scatter rows in blocks of equal size, by copies of whole blocks."""
+    dtype = source.dtype
+    per_row = row_elements(source.shape)
+    row_bytes, block = per_row * dtype.itemsize, shares[0] * per_row
+    block_bytes = block * dtype.itemsize
+    start = transfer.buffer((transfer.size + 1) * block_bytes)
+    result = start + transfer.size * block_bytes
+    transfer.fill(start, transfer.size * block, dtype, 0)
+    blocks = [
+        (source.pointer + at * row_bytes, count * row_bytes, number * block_bytes)
+        for number, (at, count) in enumerate(_places(shares))
+    ]
+    transfer.pack(start, blocks)
+    transfer.call(
+        Collective.REDUCESCATTER,
+        dtype,
+        start,
+        result,
+        block,
+        op=request.op,
+        scales=request.scales,
+    )
+    transfer.unpack(result, [(place.pointer, place.nbytes, 0)])
 
 
 def _splits(request: Request, member: int, size: int) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ class AdasumMixin(DistributedMixin):
         """Replace what this rank's step has made of the parameters by what all have made."""
         settings, named = self._blinkrun.settings, self._blinkrun.reducer.named
         codec = Codec(settings.arguments.compression)
-        packed = {}
+        packed = {}  # on the CPU, where Adasum is, wherever parameters are
         for index, param in trained.items():
             dtype = codec.wire_dtype(named[index][0], param)
             packed[index] = torch.empty(param.shape, dtype=dtype)
@@ -77,7 +77,8 @@ class AdasumMixin(DistributedMixin):
             ]
         )
         for index, param in trained.items():
-            param.copy_(before[index].add_(codec.take(index, packed[index], param)))
+            change = codec.take(index, packed[index], param).to(param.device)
+            param.copy_(before[index].add_(change))
 
     def _agree_on(self, found_inf: list[torch.Tensor]) -> None:
         """Make all ranks skip the step if one of them has found infinities."""

@@ -14,10 +14,11 @@ _ADVICE = "every rank must build the same model"
 
 
 def describe(value: Any) -> str:
-    """Return dtype and shape of a tensor in words."""
+    """Return dtype, shape and kind of device of a tensor in words; the CPU goes without saying."""
     if not isinstance(value, torch.Tensor):
         return "no tensor"
-    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    where = "" if value.is_cpu else f" on {value.device.type}"
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}{where}"
 
 
 def check_alike(

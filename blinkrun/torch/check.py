@@ -19,7 +19,8 @@ def check_parameters(
 ) -> None:
     """Raise on every rank if parameters differ between ranks; every rank of the set calls it.
 
-    Each rank reads its parameters once, at about 1 GB/s; what travels is a number for each.
+    Each rank reads its parameters once, at about 1 GB/s, and copies those of a device to the host
+    for it; what travels is a number for each.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def digest(param: torch.Tensor) -> int:
     data = hashlib.blake2b(digest_size=8)
     data.update(f"{values.dtype} {tuple(values.shape)}".encode())
     if values.numel():
-        data.update(memoryview(values.view(-1).view(torch.uint8).numpy()))
+        data.update(memoryview(values.view(-1).view(torch.uint8).cpu().numpy()))
     return int.from_bytes(data.digest(), "little", signed=True) | 1
 
 

@@ -7,14 +7,15 @@ one and converted back, integers with the wrap-around of their own width.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import torch
 
 from blinkrun.adapter.wires import OF_SIZE, Wire
-from blinkrun.engine.request import ADASUM, CPU
-from blinkrun.errors import InvalidBufferError
+from blinkrun.engine.request import ADASUM, CPU, CUDA
+from blinkrun.errors import InvalidBufferError, NotSupportedError
 from blinkrun.types import DType, Op
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -92,6 +93,40 @@ def _adasum(dtype: torch.dtype) -> Wire:
     if dtype in (torch.float32, torch.float64):
         return NATIVE[dtype]
     return Wire(DType.FLOAT32, wide=torch.float32, device=f"{CPU} ({label(dtype)})")
+
+
+@cache
+def on_device(wire: Wire) -> Wire:
+    """Return how tensors on a device travel where those on the CPU do by `wire`."""
+    return replace(wire, device=wire.device.replace(CPU, CUDA, 1))
+
+
+@cache
+def whole_on_device(dtype: torch.dtype, op: int, scales: tuple[float, float]) -> Wire:
+    """Return how whole numbers on a device are averaged and scaled: summed, the rest by torch.
+
+    Raises
+    ------
+    NotSupportedError
+        For uint64, which torch does not divide there.
+    """
+    if dtype is torch.uint64:
+        raise NotSupportedError("uint64 has no average on a device; use op=Sum, or the CPU")
+    wide = torch.int64 if op == Op.AVERAGE else _WIDER.get(dtype, dtype)
+    how = f"{CUDA} ({label(dtype)} {Op(op).name.lower()} times {scales[0]:g}, {scales[1]:g})"
+    own = Op.SUM if op == Op.AVERAGE else None
+    return Wire(DTYPES[wide], wide=wide, device=how, op=own, scales=(1.0, 1.0))
+
+
+def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return whole numbers times `factor`, in float64, truncated toward zero.
+
+    >>> scaled(torch.tensor([-3, 3]), 0.5).tolist()
+    [-1, 1]
+    """
+    if factor == 1.0:
+        return tensor
+    return (tensor.double() * factor).trunc().to(tensor.dtype)
 
 
 def to_wide(tensor: torch.Tensor, wire: Wire, op: int) -> torch.Tensor:

@@ -15,8 +15,9 @@ from blinkrun.adapter.process_sets import ProcessSet, number_of
 from blinkrun.buffers import view
 from blinkrun.engine import objects
 from blinkrun.engine.handle import Part
-from blinkrun.engine.request import Kind, Member, Request
+from blinkrun.engine.request import CPU, CUDA, Kind, Member, Request
 from blinkrun.errors import UsageError
+from blinkrun.torch import devices
 from blinkrun.types import Op, Rank
 
 Call = tuple[Request, list[Part]]
@@ -86,6 +87,11 @@ class Exchange:
         """Return memory as uint8 that reductions of this set work in without a copy."""
         return torch.from_numpy(self.engine.empty_bytes(num_bytes, self._number))
 
+    def device_bytes(self, num_bytes: int, index: int) -> torch.Tensor:
+        """Return such memory on device `index`; after a reduction on it has run on all ranks."""
+        communicator = self.engine.communicator(self._number)
+        return devices.as_tensor(communicator.empty_bytes(num_bytes, device=True), index)
+
     def call(
         self,
         label: str,
@@ -105,19 +111,26 @@ class Exchange:
             process_set=self._number,
             op=op,
             scales=scales,
+            device=CPU if given.device is None else CUDA,
         )
         return request, [Part(given, taken)]
 
-    def start(self, call: Call) -> Any:
-        """Begin a reduction; the handle has ``wait()``."""
-        return self.engine.submit(*call)
+    def start(self, call: Call, streams: Sequence[int] = ()) -> Any:
+        """Begin a reduction; the handle has ``wait()``.
 
-    def run(self, calls: Sequence[Call], started: Sequence[Any] = ()) -> None:
+        `streams` are those in which memory of a device was written; else the current one has.
+        """
+        return self.engine.submit(*call, streams=streams)
+
+    def run(
+        self, calls: Sequence[Call], started: Sequence[Any] = (), streams: Sequence[int] = ()
+    ) -> None:
         """Carry out all `calls`, sent as one message, and wait for what was `started` before.
 
-        Raises the first error when all have come to an end.
+        Raises the first error when all have come to an end. Results on a device are there for what
+        comes next in the current stream.
         """
-        wait_for_all([*started, *self.engine.submit_all(calls, sync=True)])
+        wait_for_all([*started, *self.engine.submit_all(calls, sync=True, streams=streams)])
 
     def agree_on(self, label: str, tensor: torch.Tensor, op: Op = Op.SUM) -> None:
         """Reduce a small contiguous tensor in place over the ranks."""
@@ -136,6 +149,7 @@ def wait_for_all(handles: Sequence[Any]) -> None:
     for handle in handles:
         try:
             handle.wait()
+            devices.follow(handle)
         except Exception as err:
             first = first or err
     if first is not None:

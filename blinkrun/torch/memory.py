@@ -27,6 +27,9 @@ class BucketMemory:
         Whose arena it is.
     op, scales : int, (float, float)
         Of the reductions.
+    device : int or None
+        Whose arena the buckets lie in; None for that of the host, where the flags always are: what
+        they say is wanted there, without waiting for a device.
 
     Attributes
     ----------
@@ -45,13 +48,17 @@ class BucketMemory:
         *,
         op: int,
         scales: tuple[float, float],
+        device: int | None = None,
     ) -> None:
         self.layout = layout
         self._exchange = exchange
         self._reduction = {"op": op, "scales": scales}
-        arena = exchange.empty_bytes(layout.num_bytes).zero_()  # gaps are reduced too
-        begin = layout.flags_offset_bytes
+        begin = 0 if device is not None else layout.flags_offset_bytes
+        num_bytes = layout.num_bytes - layout.flags_offset_bytes + begin
+        arena = exchange.empty_bytes(num_bytes).zero_()  # gaps are reduced too
         self.flags = arena[begin : begin + len(named)]
+        if device is not None and layout.buckets:
+            arena = exchange.device_bytes(layout.flags_offset_bytes, device).zero_()
         self.flags_call = exchange.call("flags", self.flags, self.flags, op=Op.MAX)
         self._places: list[_Place | None] = [None] * len(named)
         self._results: list[torch.Tensor] = []

@@ -1,9 +1,9 @@
 """From torch tensors to requests of the engine.
 
-Tensors live on the CPU. One that is contiguous and of a type of the core is handed over where it
-is; others are copied, and results written back when the call is through. Requests are values and
-much the same from step to step, so those with a name are kept and found again by what they are
-made of: building one costs more than a small allreduce.
+A tensor that is contiguous and of a type of the core is handed over where it is, on the CPU or on a
+CUDA device; others are copied there, and results written back when the call is through. Requests
+are values and much the same from step to step, so those with a name are kept and found again by
+what they are made of: building one costs more than a small allreduce.
 """
 
 from __future__ import annotations
@@ -18,10 +18,23 @@ from blinkrun.adapter.process_sets import ProcessSet, number_of
 from blinkrun.adapter.where import caller, calling_frame, place
 from blinkrun.buffers import View
 from blinkrun.engine import engine
+from blinkrun.engine.arithmetic import is_own
 from blinkrun.engine.handle import Part
-from blinkrun.engine.request import Kind, Member, Request
-from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.torch.dtypes import NATIVE, Wire, from_wide, label, moved, reduced, to_wide
+from blinkrun.engine.request import CPU, Kind, Member, Request
+from blinkrun.errors import InvalidBufferError, NotSupportedError, UsageError
+from blinkrun.torch import devices
+from blinkrun.torch.dtypes import (
+    NATIVE,
+    Wire,
+    from_wide,
+    label,
+    moved,
+    on_device,
+    reduced,
+    scaled,
+    to_wide,
+    whole_on_device,
+)
 from blinkrun.torch.ops_handle import Handle
 from blinkrun.types import Op
 
@@ -118,7 +131,12 @@ def submit(call: Call, pieces: list[Piece], *, sync: bool = False) -> engine.Han
 
 
 def taken(pending: engine.Handle, piece: Piece, index: int = 0) -> torch.Tensor:
-    """Return what the user gets of tensor `index` of a call that is through."""
+    """Return what the user gets of tensor `index` of a call that is through.
+
+    On a device it is there for what comes next in the current stream.
+    """
+    if index == 0:
+        devices.follow(pending)
     result = pending.targets[index].owner if piece.result is None else piece.result
     return result if piece.finish is None else piece.finish(result)
 
@@ -157,8 +175,13 @@ def _request(call: Call, pieces: list[Piece]) -> Request:
 
 def _new_request(call: Call, pieces: list[Piece], name: str, where: str) -> Request:
     sources = [piece.part.source for piece in pieces]
-    devices = [piece.wire.device for piece in pieces]
-    op = pieces[0].wire.op
+    places = [piece.wire.device for piece in pieces]
+    wire = pieces[0].wire
+    if any((p.wire.op, p.wire.scales) != (wire.op, wire.scales) for p in pieces):
+        raise NotSupportedError(
+            f"{call.called}: averages and factors of {', '.join(sorted(set(places)))} are worked "
+            "out apart; call it for each type"
+        )
     if isinstance(name, bytes) or not isinstance(name, str):
         raise UsageError(f"{call.kind.label}: name is {name!r}, need a text")
     return Request(
@@ -166,11 +189,11 @@ def _new_request(call: Call, pieces: list[Piece], name: str, where: str) -> Requ
         call.kind,
         tuple(Member(source.dtype, source.shape) for source in sources),
         number_of(call.process_set),
-        call.op if op is None else op,
+        call.op if wire.op is None else wire.op,
         call.root,
-        call.scales,
+        call.scales if wire.scales is None else wire.scales,
         call.splits,
-        devices[0] if len(set(devices)) == 1 else ", ".join(devices),
+        places[0] if len(set(places)) == 1 else ", ".join(places),
         where=where,
     )
 
@@ -183,9 +206,8 @@ def piece_to_reduce(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piec
     wire = _wire_to_reduce(tensor, call)
     if wire.wide is None:
         return _piece_of_its_shape(tensor, wire, in_place=in_place)
-    work = to_wide(tensor.detach(), wire, call.op)
+    work, back = _widened(tensor, wire, call)
     source = _view(work, wire)
-    back = _back(tensor, call)
     return Piece(
         Part(source, source),
         wire,
@@ -202,22 +224,22 @@ def piece_to_reducescatter(tensor: torch.Tensor, call: Call) -> Piece:
     if wire.wide is None:
         work, finish = _packed(tensor), None
     else:
-        work, finish = to_wide(tensor.detach(), wire, call.op), _back(tensor, call)
-    return Piece(Part(_view(work, wire), None, _maker(work.dtype, wire)), wire, None, finish)
+        work, finish = _widened(tensor, wire, call)
+    return Piece(Part(_view(work, wire), None, _maker_for(work, wire)), wire, None, finish)
 
 
 def piece_to_broadcast(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piece:
     """Return a tensor that takes the root's values, or whose likeness in a new one does."""
-    wire = moved(_checked(tensor, call).dtype)
+    wire = _wire_to_move(tensor, call)
     return _piece_of_its_shape(tensor, wire, in_place=in_place)
 
 
 def piece_to_move(tensor: torch.Tensor, call: Call) -> Piece:
     """Return a tensor whose rows go to other ranks; a scalar counts as one row."""
-    wire = moved(_checked(tensor, call).dtype)
+    wire = _wire_to_move(tensor, call)
     work = _packed(tensor)
     work = work.detach().view(1) if work.dim() == 0 else work
-    return Piece(Part(_view(work, wire), None, _maker(work.dtype, wire)), wire)
+    return Piece(Part(_view(work, wire), None, _maker_for(work, wire)), wire)
 
 
 def _piece_of_its_shape(tensor: torch.Tensor, wire: Wire, *, in_place: bool) -> Piece:
@@ -243,10 +265,10 @@ def _checked(tensor: Any, call: Call) -> torch.Tensor:
             f"{call.called}: the tensor is {'quantized' if tensor.is_quantized else 'sparse'}; "
             f"give it dense, as .{'dequantize' if tensor.is_quantized else 'to_dense'}()"
         )
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and not tensor.is_cuda:
         raise InvalidBufferError(
-            f"{call.called}: the tensor is on {tensor.device}; this version moves tensors on the "
-            "CPU only, move it there"
+            f"{call.called}: the tensor is on {tensor.device}; tensors on the CPU and on CUDA "
+            "devices are moved, bring it there"
         )
     return tensor
 
@@ -260,10 +282,14 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
 
 def _wire_to_reduce(tensor: Any, call: Call) -> Wire:
     dtype = _checked(tensor, call).dtype
+    on_cpu = devices.index_of(tensor) is None
     if dtype is torch.float32 and call.op <= Op.PRODUCT:
-        return _FLOAT32
+        return _FLOAT32 if on_cpu else on_device(_FLOAT32)
     try:
         wire = reduced(dtype, call.op)
+        if not on_cpu:
+            is_apart = is_own(call.op, wire.dtype, call.scales) or wire.op is not None
+            wire = whole_on_device(dtype, call.op, call.scales) if is_apart else on_device(wire)
     except InvalidBufferError as err:
         raise InvalidBufferError(f"{call.called}: {err}") from None
     if call.scales != NO_SCALES and dtype in (torch.bool, torch.uint64):
@@ -273,6 +299,11 @@ def _wire_to_reduce(tensor: Any, call: Call) -> Wire:
     return wire
 
 
+def _wire_to_move(tensor: Any, call: Call) -> Wire:
+    wire = moved(_checked(tensor, call).dtype)
+    return wire if devices.index_of(tensor) is None else on_device(wire)
+
+
 _FLOAT32 = NATIVE[torch.float32]
 
 
@@ -280,23 +311,50 @@ def _view(tensor: torch.Tensor, wire: Wire) -> View:
     shape, count = tuple(tensor.shape), tensor.numel()
     if wire.per > 1:
         shape, count = (*shape, wire.per), count * wire.per
-    return View(tensor.data_ptr(), count, shape, wire.dtype, True, tensor)
+    if tensor.is_cpu and wire.device.startswith(CPU):
+        return View(tensor.data_ptr(), count, shape, wire.dtype, True, tensor)
+    return View(tensor.data_ptr(), count, shape, wire.dtype, True, tensor, *devices.view_at(tensor))
+
+
+def _maker_for(work: torch.Tensor, wire: Wire) -> Callable[[tuple[int, ...]], View]:
+    return _maker(work.dtype, wire, devices.index_of(work))
 
 
 @cache
-def _maker(dtype: torch.dtype, wire: Wire) -> Callable[[tuple[int, ...]], View]:
+def _maker(dtype: torch.dtype, wire: Wire, index: int | None) -> Callable[[tuple[int, ...]], View]:
     """Return what makes the memory for a result of a shape that the engine finds out."""
 
     def make(shape: Sequence[int]) -> View:
-        result = torch.empty(shape if wire.per == 1 else shape[:-1], dtype=dtype)
-        return _view(result, wire)
+        wanted = shape if wire.per == 1 else shape[:-1]
+        if index is not None:
+            return _view(devices.make(wanted, dtype, index), wire)
+        return _view(torch.empty(wanted, dtype=dtype), wire)
 
     return make
 
 
-def _back(tensor: torch.Tensor, call: Call) -> Finish:
-    """Return what converts a reduced tensor into the dtype of `tensor`."""
-    return partial(from_wide, dtype=tensor.dtype, op=call.op, size=call.process_set.size())
+def _widened(tensor: torch.Tensor, wire: Wire, call: Call) -> tuple[torch.Tensor, Finish]:
+    """Return a copy of `tensor` in the wide type, and what makes of its reduction the result."""
+    work = to_wide(tensor.detach(), wire, call.op)
+    size = call.process_set.size()
+    if wire.scales is None:
+        return work, partial(from_wide, dtype=tensor.dtype, op=call.op, size=size)
+    finish = partial(
+        _whole,
+        dtype=tensor.dtype,
+        divisor=size if call.op == Op.AVERAGE else 1,
+        factor=call.scales[1],
+    )
+    return scaled(work, call.scales[0]), finish
+
+
+def _whole(
+    result: torch.Tensor, *, dtype: torch.dtype, divisor: int | None, factor: float
+) -> torch.Tensor:
+    """Return the average, or the scaled reduction, of whole numbers; see `whole_on_device`."""
+    if divisor != 1:
+        result = torch.div(result, divisor, rounding_mode="trunc")
+    return scaled(result, factor).to(dtype)
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ class Handle:
         pending = self._pending
         if pending is None:
             return True
-        if not pending.done():
+        if not pending.is_through():
             return False
         if pending.error is None:
             self.wait()
@@ -38,6 +38,9 @@ class Handle:
 
     def wait(self) -> Any:
         """Return the result, waiting for it if need be; may be called again.
+
+        On a device it is there for what comes next in the current stream: this waits until all
+        ranks have called, not for the device.
 
         Raises
         ------

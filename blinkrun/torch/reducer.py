@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from blinkrun import buffers
 from blinkrun.engine.bucket import (
     NO_BUCKET,
     BucketLayout,
@@ -29,6 +30,7 @@ from blinkrun.errors import (
     NonFiniteError,
     UsageError,
 )
+from blinkrun.torch import devices
 from blinkrun.torch.check import traced
 from blinkrun.torch.codec import Codec
 from blinkrun.torch.dtypes import DTYPES
@@ -46,6 +48,10 @@ class Reducer:
     Every rank of the set makes it with the same parameters in the same order. A gradient is copied
     once, into its bucket; the allreduce runs there in place, and ``param.grad`` becomes a view of
     the bucket.
+
+    Gradients on a CUDA device have buckets there. They are reduced after what the streams hold in
+    which backward has made them; `finish` waits until all ranks have come so far, and lets the
+    current stream wait for the results.
 
     Parameters
     ----------
@@ -104,6 +110,8 @@ class Reducer:
         self._sparse_as_dense = sparse_as_dense
         self._names = [name for name, _ in named]
         self._params = [param for _, param in named]
+        self._device = devices.index_of_all(named)
+        self._streams: list[int] = []  # of the device, in which gradients of this step were made
         self._dtypes = [codec.wire_dtype(name, param) for name, param in named]
         self._specs = [
             GradientSpec(name, DTYPES[dtype], param.numel())
@@ -204,6 +212,7 @@ class Reducer:
         with contextlib.suppress(BlinkrunError):  # another error is on its way
             wait_for_all(left)
         self._elsewhere.clear()
+        self._streams.clear()
         self._progress.reset()
         if not self._alone:
             self._memory.let_go()
@@ -219,6 +228,8 @@ class Reducer:
             grad = self._params[index].grad
             if grad is not None:
                 self._check(index, grad)
+            if self._device is not None:
+                self._note_stream(self._params[index])
             form = form_of(grad)
             if form != self._forms[index]:
                 self._memory.flags[index] = form
@@ -227,7 +238,14 @@ class Reducer:
                 self._take_in(index, grad, view)
         for bucket in self._progress.arrive(index):
             if self._overlap:
-                self._in_flight.append(self._exchange.start(self._memory.call(bucket)))
+                call = self._memory.call(bucket)
+                self._in_flight.append(self._exchange.start(call, self._streams))
+
+    def _note_stream(self, param: torch.Tensor) -> None:
+        """Remember the stream in which gradients of `param`'s device are made just now."""
+        stream = buffers.stream_of(param)
+        if stream not in self._streams:
+            self._streams.append(stream)
 
     def _take_in(self, index: int, grad: torch.Tensor | None, view: torch.Tensor) -> None:
         """Make a gradient part of its bucket's reduction, copying it if it is small."""
@@ -251,10 +269,12 @@ class Reducer:
 
     def _check(self, index: int, grad: torch.Tensor) -> None:
         """Raise if a gradient cannot be reduced."""
-        if not grad.is_cpu or not grad.is_floating_point():
+        at_home = grad.is_cpu if self._device is None else devices.index_of(grad) == self._device
+        if not at_home or not grad.is_floating_point():
             raise InvalidBufferError(
                 f"parameter '{self._names[index]}' has a gradient of {grad.dtype} on {grad.device} "
-                "by now; floating-point gradients on the CPU are reduced"
+                f"by now; floating-point gradients on {devices.place(self._device)}, where it was "
+                "when DistributedOptimizer was called, are reduced"
             )
         if grad.numel() != self._specs[index].num_elements:
             raise UsageError(
@@ -270,7 +290,7 @@ class Reducer:
         calls = [self._memory.call(bucket) for bucket in buckets]
         started, self._in_flight = self._in_flight, []
         try:
-            self._exchange.run([*calls, self._memory.flags_call], started)
+            self._exchange.run([*calls, self._memory.flags_call], started, self._streams)
         except NonFiniteError as err:
             raise traced(self._exchange, self.named, err) from None
 
@@ -359,7 +379,7 @@ class Reducer:
     def _packed(self, index: int) -> torch.Tensor:
         """Return this rank's gradient as it travels, in memory of its own; zeros if it has none."""
         param, grad = self._params[index], self._params[index].grad
-        packed = torch.zeros(param.shape, dtype=self._dtypes[index])
+        packed = torch.zeros(param.shape, dtype=self._dtypes[index], device=param.device)
         if grad is not None:
             self._codec.put(index, dense(grad), packed)
         return packed
@@ -386,7 +406,12 @@ class Reducer:
         if self._alone:
             return
         self._memory = BucketMemory(
-            layout, self.named, self._dtypes, self._exchange, **self._reduction
+            layout,
+            self.named,
+            self._dtypes,
+            self._exchange,
+            device=self._device,
+            **self._reduction,
         )
         self._usual_flags = torch.tensor(self._forms, dtype=torch.uint8)
         self._outside = [i for i, bucket in enumerate(layout.bucket_of) if bucket == NO_BUCKET]

@@ -130,6 +130,7 @@ def remember(  # noqa: PLR0913, PLR0917 - the arguments of an allreduce
     """
     frame = sys._getframe(_SCRIPT)
     is_plain = piece.wire.wide is None and tensor.is_contiguous() and not tensor.is_neg()
+    is_plain = is_plain and piece.part.source.device is None  # streams change from call to call
     if not is_plain or type(tensor) not in _TENSORS or frame is not calling_frame():
         return
     known = Repeat()

@@ -16,6 +16,7 @@ from blinkrun.adapter.overlap import Overlap, choose_overlap
 from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.engine.request import ADASUM
 from blinkrun.errors import InvalidBufferError, MismatchError, UsageError
+from blinkrun.torch import devices
 from blinkrun.torch.agree import describe, first_difference
 from blinkrun.torch.check import check_parameters
 from blinkrun.torch.codec import Codec
@@ -88,11 +89,7 @@ class Settings:
         self.arguments = arguments
         self.exchange = Exchange(arguments.process_set, "DistributedOptimizer")
         self.passes = arguments.backward_passes_per_step
-        if self.exchange.ranks:
-            number = arguments.process_set.process_set_id
-            communicator = self.exchange.engine.communicator(number)
-        else:
-            communicator = self.exchange.engine.world
+        communicator = self._communicator()
         self.overlap = choose(communicator, arguments.overlap)
         bucket_bytes = arguments.bucket_bytes
         if bucket_bytes is None:
@@ -101,6 +98,13 @@ class Settings:
         if check_every is None:
             check_every = env.count(env.CHECK_PARAMETERS, 0)
         self._sizes = bucket_bytes, choose_direct_bytes(communicator), check_every
+
+    def _communicator(self) -> Any:
+        """Return that of the process set; the world's where this rank is not in it."""
+        if self.exchange.ranks:
+            number = self.arguments.process_set.process_set_id
+            return self.exchange.engine.communicator(number)
+        return self.exchange.engine.world
 
     @property
     def check_every(self) -> int:
@@ -134,6 +138,10 @@ class Settings:
         groups = group_indices(self.arguments.groups, [param for _, param in named])
         self._agree(named, groups)
         bucket_bytes, direct_bytes, _ = self._sizes
+        if devices.index_of_all(named) is not None:
+            direct_bytes = None  # a copy there costs less than a way around the arena
+            wanted = self.arguments.overlap
+            self.overlap = choose(self._communicator(), wanted, on_device=True)
         reducer = Reducer(
             self.exchange,
             named,
@@ -237,7 +245,7 @@ def group_indices(
     return [group for group in found if group]
 
 
-def choose(world: Any, wanted: str | None) -> Overlap:
+def choose(world: Any, wanted: str | None, *, on_device: bool = False) -> Overlap:
     """Return whether to overlap here; None asks the environment."""
     options = ("auto", "on", "off")
     if wanted is None:
@@ -250,6 +258,7 @@ def choose(world: Any, wanted: str | None) -> Overlap:
         local_size=world.local_size,
         cross_size=world.cross_size,
         threads=torch.get_num_threads(),
+        on_device=on_device,
     )
 
 
@@ -286,10 +295,10 @@ def _is_countable(dtype: torch.dtype) -> bool:
 
 def _check_parameter(name: str, param: torch.Tensor) -> None:
     """Raise if the gradient of `param` cannot be reduced."""
-    if param.device.type != "cpu" or param.layout != torch.strided:
+    if param.device.type not in ("cpu", "cuda") or param.layout != torch.strided:
         raise InvalidBufferError(
             f"parameter '{name}' is {param.layout} on {param.device}; only dense parameters on "
-            "the CPU are reduced"
+            "the CPU or a CUDA device are reduced"
         )
     if param.dtype not in DTYPES or not param.dtype.is_floating_point:
         raise InvalidBufferError(

@@ -82,6 +82,7 @@ def sparse_allreduce_async(
         )
     tensor = tensor.detach()
     call = Call(Kind.ALLGATHER, name, process_set)
-    members = (tensor._indices().t(), tensor._values(), torch.tensor([tensor.shape]))
+    size = torch.tensor([tensor.shape], device=tensor.device)
+    members = (tensor._indices().t(), tensor._values(), size)
     gathered = begin_group(call, [piece_to_move(each, call) for each in members])
     return SparseHandle(gathered, call, op, tensor.shape)

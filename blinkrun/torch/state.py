@@ -1,7 +1,7 @@
 """Give every rank what one rank has: parameters and optimizer state.
 
 Tensors travel as bytes, so every dtype works; small ones are joined, so that a model with
-hundreds of buffers takes a handful of broadcasts.
+hundreds of buffers takes a handful of broadcasts. Those on a CUDA device travel there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import blinkrun
 from blinkrun.adapter.objects import broadcast_object
 from blinkrun.adapter.process_sets import ProcessSet, checked_root, global_process_set
 from blinkrun.errors import InvalidBufferError, UsageError
+from blinkrun.torch import devices
 from blinkrun.torch.agree import check_alike, describe
 from blinkrun.torch.ops_gather import broadcast_
 
@@ -33,7 +34,8 @@ def broadcast_parameters(
     ----------
     params : mapping or iterable of (name, value), or of tensors
         ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``. Tensors of
-        any dtype, contiguous or not, are overwritten in place. Values that are no tensors
+        any dtype, contiguous or not, are overwritten in place, where they are: on the CPU or a
+        CUDA device, alike on all ranks. Values that are no tensors
         (numbers, strings, None) are replaced if `params` is a mutable mapping. Mappings may have
         their names in any order, iterables have the same on every rank.
     root_rank : int, default 0
@@ -92,7 +94,7 @@ def broadcast_optimizer_state(
     skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
     skeleton = broadcast_object(skeleton, root, process_set=process_set)
     if not is_root:
-        state = _with_tensors(skeleton, tensors)
+        state = _with_tensors(skeleton, tensors, _device_of(optimizer))
     _broadcast_tensors(tensors, root, process_set)
     if not is_root:
         optimizer.load_state_dict(state)
@@ -148,8 +150,24 @@ def _check_layout(name: str, value: torch.Tensor) -> None:
         )
 
 
+def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Return where the first parameter on a device is; the CPU if none is on one."""
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    found = (param.device for param in params if devices.index_of(param) is not None)
+    return next(found, torch.device("cpu"))
+
+
 def _broadcast_tensors(tensors: list[torch.Tensor], root: int, process_set: ProcessSet) -> None:
-    """Broadcast dense tensors of any dtype and device in place, small ones joined."""
+    """Broadcast dense tensors of any dtype and device in place, small ones of a place joined."""
+    places: dict[int, list[torch.Tensor]] = {-1: []}
+    for tensor in tensors:
+        index = devices.index_of(tensor)
+        places.setdefault(-1 if index is None else index, []).append(tensor)
+    for _, those in sorted(places.items()):
+        _broadcast_place(those, root, process_set)
+
+
+def _broadcast_place(tensors: list[torch.Tensor], root: int, process_set: ProcessSet) -> None:
     joined: list[torch.Tensor] = []
     filled = 0
     for tensor in tensors:
@@ -184,7 +202,8 @@ def _broadcast_joined(tensors: list[torch.Tensor], root: int, process_set: Proce
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of `tensor` in order as bytes, without a copy if it lies so."""
-    packed = tensor.cpu().contiguous().resolve_conj().resolve_neg()
+    packed = tensor if tensor.is_cuda else tensor.cpu()
+    packed = packed.contiguous().resolve_conj().resolve_neg()
     return packed.view(-1).view(torch.uint8)
 
 
@@ -194,13 +213,14 @@ class _TensorHole:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    is_on_device: bool
 
 
 def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return `value` with a hole for each tensor in it, which go to `tensors` in order."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _TensorHole(tuple(value.shape), value.dtype)
+        return _TensorHole(tuple(value.shape), value.dtype, devices.index_of(value) is not None)
     if isinstance(value, dict):
         return {key: _without_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
@@ -208,13 +228,14 @@ def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     return value
 
 
-def _with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _with_tensors(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
     """Return `value` with a new tensor in each hole, which go to `tensors` in order."""
     if isinstance(value, _TensorHole):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        where = device if value.is_on_device else None
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=where))
         return tensors[-1]
     if isinstance(value, dict):
-        return {key: _with_tensors(item, tensors) for key, item in value.items()}
+        return {key: _with_tensors(item, tensors, device) for key, item in value.items()}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return type(value)(_with_tensors(item, tensors) for item in value)
+        return type(value)(_with_tensors(item, tensors, device) for item in value)
     return value

@@ -155,7 +155,8 @@ class _Normalize(torch.autograd.Function):
         # A row for each rank, so that ranks that have joined count for nothing.
         gathered = allreduce(mine, op=Sum, name=f"{label}.moments", process_set=process_set)
         mean, var, count = _joined(gathered)
-        if count <= 1:
+        # Looked at only where this rank's batch does not tell: on a device that waits.
+        if batch.numel() <= batch.size(1) and count <= 1:
             raise UsageError(
                 f"SyncBatchNorm needs more than 1 value per channel in training, the joined batch "
                 f"has {int(count)} (this rank's batch: {tuple(batch.shape)})"
