@@ -221,16 +221,41 @@ template <> struct Wrap<int64_t> {
 
 // ---- operations -------------------------------------------------------------------------------------
 
-enum class Combine { kSum, kMin, kMax, kProduct, kOr, kAnd };
+// Sums have code of their own; the other operations share one, and ask for each vector which it is.
+enum class Combine { kSum, kByOp };
 
-// Minimum and maximum keep a NaN of either side.
-template <Combine kHow, class A> BLINKRUN_FN A combine(A a, A b) {
-  if constexpr (kHow == Combine::kMin) return ((a < b) | (a != a)) ? a : b;
-  else if constexpr (kHow == Combine::kMax) return ((a > b) | (a != a)) ? a : b;
-  else if constexpr (kHow == Combine::kProduct) return A(typename Wrap<A>::U(a) * typename Wrap<A>::U(b));
-  else if constexpr (kHow == Combine::kOr) return a | b;
-  else if constexpr (kHow == Combine::kAnd) return a & b;
-  else return A(typename Wrap<A>::U(a) + typename Wrap<A>::U(b));
+template <class A> BLINKRUN_FN A sum_of(A a, A b) {
+  return A(typename Wrap<A>::U(a) + typename Wrap<A>::U(b));
+}
+
+// values[i] = values[i] op others[i]. Minimum and maximum keep a NaN of either side.
+template <class E, Combine kHow, uint32_t kNum>
+BLINKRUN_FN void combine_all(Op op, typename E::A (&values)[kNum], const typename E::A (&others)[kNum]) {
+  using A = typename E::A;
+  using U = typename Wrap<A>::U;
+  if constexpr (kHow == Combine::kSum) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kNum; ++i) values[i] = sum_of(values[i], others[i]);
+  } else if constexpr (E::kTruth) {
+    const bool both = op == Op::kMin || op == Op::kProduct;
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kNum; ++i)
+      values[i] = both ? values[i] & others[i] : values[i] | others[i];
+  } else if (op == Op::kMin) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kNum; ++i)
+      values[i] = ((values[i] < others[i]) | (values[i] != values[i])) ? values[i] : others[i];
+  } else if (op == Op::kMax) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kNum; ++i)
+      values[i] = ((values[i] > others[i]) | (values[i] != values[i])) ? values[i] : others[i];
+  } else if (op == Op::kProduct) {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kNum; ++i) values[i] = A(U(values[i]) * U(others[i]));
+  } else {
+    BLINKRUN_UNROLL
+    for (uint32_t i = 0; i < kNum; ++i) values[i] = sum_of(values[i], others[i]);
+  }
 }
 
 template <class A> BLINKRUN_FN A scale(A value, double factor) {
@@ -341,14 +366,13 @@ template <class E> BLINKRUN_FN Pack packed(const Lanes<E>& lanes) {
 }
 
 template <class E, Combine kHow>
-BLINKRUN_FN void take(Lanes<E>& sum, const Pack& pack, bool first, double factor) {
+BLINKRUN_FN void take(Lanes<E>& sum, const Pack& pack, bool first, Op op, double factor) {
   Lanes<E> lanes;
   BLINKRUN_UNROLL
   for (uint32_t i = 0; i < Lanes<E>::kNum; ++i) lanes.values[i] = lane_of<E>(pack, i);
   if constexpr (Kind<typename E::A>::kFloat) scale_all(lanes.values, factor);
-  BLINKRUN_UNROLL
-  for (uint32_t i = 0; i < Lanes<E>::kNum; ++i)
-    sum.values[i] = first ? lanes.values[i] : combine<kHow>(sum.values[i], lanes.values[i]);
+  if (first) sum = lanes;
+  else combine_all<E, kHow>(op, sum.values, lanes.values);
 }
 
 constexpr uint32_t kGroup = 4;  // sources whose loads are under way at a time
@@ -382,7 +406,7 @@ BLINKRUN_FN void reduce_packs(const Reduction& what, uint64_t at, uint64_t strid
       const double factor = what.scaled && what.scaled[begin + j] ? what.prescale : 1.0;
       BLINKRUN_UNROLL
       for (uint32_t i = 0; i < kAhead; ++i)
-        take<E, kHow>(sums[i], packs[j][i], j == 0 && begin == 0, factor);
+        take<E, kHow>(sums[i], packs[j][i], j == 0 && begin == 0, what.op, factor);
     }
     begin += kGroup;
   } while (begin < what.num_srcs);
@@ -390,7 +414,7 @@ BLINKRUN_FN void reduce_packs(const Reduction& what, uint64_t at, uint64_t strid
   BLINKRUN_UNROLL
   for (uint32_t i = 0; i < kAhead; ++i) {
     if constexpr (Kind<typename E::A>::kFloat) {
-      if constexpr (kHow == Combine::kSum) divide_all(sums[i].values, what.divisor);
+      if constexpr (kHow == Combine::kSum) divide_all(sums[i].values, what.divisor);  // only of averages
       scale_all(sums[i].values, what.postscale);
     }
     results[i] = packed<E>(sums[i]);
@@ -403,8 +427,6 @@ BLINKRUN_FN void reduce_packs(const Reduction& what, uint64_t at, uint64_t strid
   }
 }
 
-BLINKRUN_FN bool means_and(const Reduction& what) { return what.op == Op::kMin || what.op == Op::kProduct; }
-
 template <class E, Combine kHow>
 BLINKRUN_FN void reduce_vectors(const Reduction& what, const Middle& middle, uint32_t thread,
                                 uint32_t threads) {
@@ -414,37 +436,7 @@ BLINKRUN_FN void reduce_vectors(const Reduction& what, const Middle& middle, uin
     reduce_packs<E, kHow>(what, at, stride, middle.stop);
 }
 
-template <class E>
-BLINKRUN_FN void reduce_vectors_by_op(const Reduction& what, const Middle& middle, uint32_t thread,
-                                      uint32_t threads) {
-  if constexpr (E::kTruth) {
-    if (means_and(what)) return reduce_vectors<E, Combine::kAnd>(what, middle, thread, threads);
-    return reduce_vectors<E, Combine::kOr>(what, middle, thread, threads);
-  } else {
-    switch (what.op) {
-      case Op::kMin: return reduce_vectors<E, Combine::kMin>(what, middle, thread, threads);
-      case Op::kMax: return reduce_vectors<E, Combine::kMax>(what, middle, thread, threads);
-      case Op::kProduct: return reduce_vectors<E, Combine::kProduct>(what, middle, thread, threads);
-      default: return reduce_vectors<E, Combine::kSum>(what, middle, thread, threads);
-    }
-  }
-}
-
 // ---- elements ---------------------------------------------------------------------------------------
-
-template <class E>
-BLINKRUN_FN typename E::A combine_by_op(const Reduction& what, typename E::A a, typename E::A b) {
-  if constexpr (E::kTruth) {
-    return means_and(what) ? a & b : a | b;
-  } else {
-    switch (what.op) {
-      case Op::kMin: return combine<Combine::kMin>(a, b);
-      case Op::kMax: return combine<Combine::kMax>(a, b);
-      case Op::kProduct: return combine<Combine::kProduct>(a, b);
-      default: return combine<Combine::kSum>(a, b);
-    }
-  }
-}
 
 template <class E>
 BLINKRUN_FN void reduce_few(const Reduction& what, uint64_t at, uint64_t stride, uint64_t stop) {
@@ -459,9 +451,12 @@ BLINKRUN_FN void reduce_few(const Reduction& what, uint64_t at, uint64_t stride,
     for (uint32_t i = 0; i < kEach; ++i)
       values[i] = E::widen(*reinterpret_cast<const S*>(source + unit_at(at, i, stride, stop)));
     if constexpr (!E::kTruth) scale_all(values, what.scaled && what.scaled[j] ? what.prescale : 1.0);
-    BLINKRUN_UNROLL
-    for (uint32_t i = 0; i < kEach; ++i)
-      sums[i] = j == 0 ? values[i] : combine_by_op<E>(what, sums[i], values[i]);
+    if (j > 0) {
+      combine_all<E, Combine::kByOp>(what.op, sums, values);
+    } else {
+      BLINKRUN_UNROLL
+      for (uint32_t i = 0; i < kEach; ++i) sums[i] = values[i];
+    }
   } while (++j < what.num_srcs);
   if constexpr (!E::kTruth) {
     divide_all(sums, what.divisor);
@@ -562,7 +557,10 @@ template <class E> BLINKRUN_FN void reduce_share(const Reduction& what, uint32_t
   if (plain && what.num_srcs == 1) return copy(what, bytes, thread, threads);
   Middle middle{bytes, bytes};
   if ((plain || Kind<typename E::A>::kFloat) && misfit(what) == 0) middle = middle_of<Pack>(what, bytes);
-  reduce_vectors_by_op<E>(what, middle, thread, threads);
+  if (!E::kTruth && (what.op == Op::kSum || what.op == Op::kAverage))
+    reduce_vectors<E, Combine::kSum>(what, middle, thread, threads);
+  else
+    reduce_vectors<E, Combine::kByOp>(what, middle, thread, threads);
   reduce_elements<E>(what, middle, bytes, thread, threads);
 }
 
@@ -577,6 +575,7 @@ template <> struct ElementOf<DType::kFloat32> { using E = device::Plain<float>; 
 template <> struct ElementOf<DType::kFloat64> { using E = device::Plain<double>; };
 template <> struct ElementOf<DType::kBool> { using E = device::Bool; };
 
+#if !defined(__CUDACC_RTC__)
 // The same where the type is not known beforehand; a kernel is made for each.
 inline void reduce_any(const Reduction& what, uint32_t thread, uint32_t threads) {
   switch (what.dtype) {
@@ -591,5 +590,6 @@ inline void reduce_any(const Reduction& what, uint32_t thread, uint32_t threads)
     default: return reduce_share<device::Bool>(what, thread, threads);
   }
 }
+#endif
 
 }  // namespace blinkrun
