@@ -59,6 +59,8 @@ def _show(options: TopoOptions) -> str:
 
     subject = subject_of(options.source)
     if not isinstance(subject.found, Machine):
+        if options.ranks is not None:
+            raise UsageError("--ranks says which GPUs ranks take, there is none here; name a file")
         return _host(subject.found, options)
     machine = subject.found
     if options.plot is not None:
@@ -67,9 +69,22 @@ def _show(options: TopoOptions) -> str:
         from blinkrun.topology.nccl_xml_out import write_nccl_xml  # noqa: PLC0415
 
         return write_nccl_xml(machine)
+    taken = _taken(subject, machine, options)
     if options.form == "json":
-        return json_text(topo_json(subject, machine))
-    return topo_text(subject, machine)
+        return json_text(topo_json(subject, machine) | ({} if taken is None else {"ranks": taken}))
+    return topo_text(subject, machine, taken)
+
+
+def _taken(subject: Subject, machine: Machine, options: TopoOptions) -> list[int] | None:
+    """Return the GPU of every rank; None for a machine elsewhere, unless it is asked for."""
+    from blinkrun.planner.device_choice import best_gpus  # noqa: PLC0415
+
+    count = options.ranks
+    if count is None:
+        return list(subject.usual) if options.source.name is None else None
+    if count > len(subject.usual):
+        raise UsageError(f"--ranks {count}: {subject.name} has {subject.named(subject.usual)}")
+    return list(best_gpus(machine, subject.usual, count))
 
 
 def _host(host: Host, options: TopoOptions) -> str:
@@ -102,8 +117,8 @@ def topo_json(subject: Subject, machine: Machine) -> dict[str, Any]:
     }
 
 
-def topo_text(subject: Subject, machine: Machine) -> str:
-    """Return a machine for people."""
+def topo_text(subject: Subject, machine: Machine, taken: Sequence[int] | None = None) -> str:
+    """Return a machine for people, with the GPU that each rank takes, if that is given."""
     from blinkrun.topology import render  # noqa: PLC0415
     from blinkrun.topology.pcie_tree import pcie_tree  # noqa: PLC0415
 
@@ -118,6 +133,7 @@ def topo_text(subject: Subject, machine: Machine) -> str:
         "names": render.names(machine),
         "GB/s": _rates(subject),
         "fingerprint": [_fingerprint(subject) or "none, as links are not stated"],
+        "ranks": [] if taken is None else [_ranks(taken)],
     }
     rows = [
         [name if at == 0 else "", line]
@@ -135,6 +151,12 @@ def _fabric(subject: Subject, machine: Machine) -> str:
     if machine.nvlink is None and not machine.xgmi:
         return "not stated"
     return fabric_text(fabric_of(machine), subject.lane_mb_per_s)
+
+
+def _ranks(taken: Sequence[int]) -> str:
+    if len(taken) == 1:
+        return f"rank 0 takes GPU {taken[0]}"
+    return f"0 to {len(taken) - 1} of a host take GPUs {' '.join(map(str, taken))}, in this order"
 
 
 def _rates(subject: Subject) -> list[str]:

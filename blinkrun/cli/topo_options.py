@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blinkrun.cli.parsing import Parser, parse_picture
+from blinkrun.cli.parsing import Parser, parse_count, parse_picture
 from blinkrun.cli.source import Source, add_source_options, source_of
 from blinkrun.errors import UsageError
 
@@ -34,12 +34,14 @@ examples:
 class TopoOptions:
     """What to show of which machine.
 
-    `form` is ``text``, ``json``, ``xml`` or ``list`` (the catalog's names).
+    `form` is ``text``, ``json``, ``xml`` or ``list`` (the catalog's names); `ranks` is how many
+    ranks there are whose GPUs are to be shown, None for one on each GPU that is seen here.
     """
 
     source: Source
     form: str
     plot: Path | None
+    ranks: int | None = None
 
 
 def make_parser() -> Parser:
@@ -49,6 +51,7 @@ def make_parser() -> Parser:
     add("machine", nargs="?", help=argparse.SUPPRESS)
     add("--json", action="store_true", help="print all that is known, as JSON")
     add("--xml", action="store_true", help="print an NCCL topology XML")
+    add("--ranks", metavar="N", help="say which GPUs N ranks of a host take")
     add("--plot", metavar="FILE.svg", help="draw it (svg, png or pdf)")
     add_source_options(parser)
     add("--list", action="store_true", help="print the catalog's names")
@@ -72,8 +75,11 @@ def parse(argv: Sequence[str]) -> TopoOptions | None:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
     if args.list and args.machine is not None:
         raise UsageError(f"--list takes no machine, '{args.machine}' is given")
+    if args.ranks is not None and (args.xml or args.list):
+        raise UsageError(f"--ranks and --{forms[0]} exclude each other")
     return TopoOptions(
         source=source_of(args.machine, args),
         form=forms[0] if forms else "text",
         plot=parse_picture(args.plot),
+        ranks=None if args.ranks is None else parse_count("--ranks", args.ranks),
     )

@@ -15,7 +15,8 @@ from support.golden import check_golden
 
 from blinkrun.cli import topo_options
 from blinkrun.launcher.cli import main
-from blinkrun.topology.catalog import machines
+from blinkrun.topology import probe
+from blinkrun.topology.catalog import described, machines
 from blinkrun.topology.probe import probe_host
 from blinkrun.topology.read import read_machine
 from blinkrun.topology.serialize import machine_json
@@ -34,6 +35,7 @@ def test_the_options_are_frozen() -> None:
     """Scripts rely on these: an option may be added here, none may go or change its meaning."""
     assert set(topo_options.make_parser().options) == {
         *("--json", "--xml", "--plot", "--partial", "--report", "--bandwidths", "--list"),
+        "--ranks",
         *("--help", "-h"),
     }
 
@@ -67,6 +69,41 @@ def test_a_machine_of_the_catalog(capsys: Captured, name: str) -> None:
     code, text, err = run(capsys, f"topo {name}")
     assert (code, err) == (0, "")
     check_golden(f"cli/topo_{name}.txt", text)
+
+
+def test_which_gpus_ranks_take(capsys: Captured) -> None:
+    code, text, _ = run(capsys, "topo dgx-1v --ranks 3")
+    assert code == 0
+    assert text.endswith("ranks        0 to 2 of a host take GPUs 0 2 3, in this order\n")
+    code, text, _ = run(capsys, "topo dgx-1v --ranks 1 --json")
+    assert (code, json.loads(text)["ranks"]) == (0, [0])
+    assert "ranks" not in json.loads(run(capsys, "topo dgx-1v --json")[1])
+
+
+def test_ranks_on_this_machine_take_the_gpus_that_are_seen(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (described("dgx-1v"), probe_host())
+    monkeypatch.setattr(probe, "probe_here", lambda: found)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,0")
+    _, text, _ = run(capsys, "topo")
+    assert text.endswith("ranks        0 to 2 of a host take GPUs 5 3 0, in this order\n")
+    _, text, _ = run(capsys, "topo --ranks 2")
+    assert text.endswith("ranks        0 to 1 of a host take GPUs 3 0, in this order\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert run(capsys, "topo")[1].endswith("ranks        rank 0 takes GPU 5\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dgx-1v --ranks 9", "--ranks 9: dgx-1v has GPUs 0-7"),
+        ("dgx-1v --ranks 0", "--ranks 0: need a whole number of at least 1"),
+        ("dgx-1v --ranks 2 --xml", "--ranks and --xml exclude each other"),
+    ],
+)
+def test_ranks_that_cannot_be(capsys: Captured, words: str, said: str) -> None:
+    assert run(capsys, f"topo {words}") == (2, "", f"blinkrun: topo: {said}\n")
 
 
 def test_a_pasted_report(capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
