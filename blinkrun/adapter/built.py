@@ -56,12 +56,12 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """False: this version moves tensors on the CPU only."""
-    return False
+    """Whether what tensors on CUDA devices need is installed: cupy, by the extras cuda12, cuda13."""
+    return importlib.util.find_spec("cupy") is not None
 
 
 def rocm_built() -> bool:
-    """False: this version moves tensors on the CPU only."""
+    """False: tensors are moved on the CPU and on CUDA devices."""
     return False
 
 

@@ -247,7 +247,8 @@ class Engine:
 
     def empty_bytes(self, num_bytes: int, process_set: int = WORLD) -> npt.NDArray[np.uint8]:
         """Return memory in the arena that the set's collectives run on: they copy nothing there."""
-        return self.communicator(process_set).empty_bytes(num_bytes)
+        memory: npt.NDArray[np.uint8] = self.communicator(process_set).empty_bytes(num_bytes)
+        return memory
 
     # ---- what it does ----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """What a script sees of `horovod.torch` beyond training: errors, sets, join, timeline, absences."""
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -29,7 +30,8 @@ def check_names():
     assert mpi_ops.allreduce is hvd.allreduce
     assert HorovodInternalError is hvd.HorovodInternalError
     assert (hvd.mpi_built(), hvd.mpi_enabled(), hvd.nccl_built()) == (True, True, 0)
-    assert not any((hvd.gloo_built(), hvd.ccl_built(), hvd.ddl_built(), hvd.cuda_built()))
+    assert not any((hvd.gloo_built(), hvd.ccl_built(), hvd.ddl_built(), hvd.rocm_built()))
+    assert hvd.cuda_built() is (importlib.util.find_spec("cupy") is not None)
 
 
 def check_absences():

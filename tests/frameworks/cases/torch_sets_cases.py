@@ -1,5 +1,6 @@
 """Process sets, ranks that have no more data, objects, and what this build has."""
 
+import importlib.util
 import threading
 
 import torch
@@ -214,7 +215,7 @@ def what_this_build_has():
             blink.gloo_built(),
             blink.gloo_enabled(),
             blink.nccl_built(),
-            blink.cuda_built(),
+            blink.cuda_built() is (importlib.util.find_spec("cupy") is None),
             blink.rocm_built(),
             blink.ddl_built(),
             blink.ccl_built(),

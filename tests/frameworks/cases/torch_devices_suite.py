@@ -1,0 +1,41 @@
+"""Runs cases of the torch adapter on tensors that pass for ones on a fake CUDA device.
+
+All tensors do while the cases of the CPU run again; the cases of `torch_devices_cases` say
+themselves which do.
+"""
+
+import gc
+import importlib
+import warnings
+
+import torch
+from support.fake_cuda import FakeMachine
+from support.torch_disguise import Disguise
+from torch_suite import attempt
+
+import blinkrun.torch as blink
+
+
+def run_all(modules, left_out):
+    """Run the cases of `modules` but those `left_out`, in disguise."""
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    blink.init()
+    machine = FakeMachine(blink.size(), lenient=True, seed=blink.rank())
+    machine.install()
+    disguise = Disguise(machine, blink.rank(), lambda tensor: True)
+    results = {}
+    for name in modules:
+        module = importlib.import_module(name)
+        if hasattr(module, "DISGUISE"):
+            module.DISGUISE.append(disguise)
+        for case in module.CASES:
+            if case not in left_out:
+                before = disguise.follows
+                results[case] = attempt(getattr(module, case))
+                results[f"{case} on device"] = {"returned": disguise.follows > before}
+    gc.collect()
+    blink.shutdown()
+    results["left"] = {"returned": machine.leaks()}
+    machine.close()
+    return results
