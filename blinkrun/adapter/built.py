@@ -56,7 +56,7 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """Whether what tensors on CUDA devices need is installed: cupy, by the extras cuda12, cuda13."""
+    """Whether what CUDA devices need is installed: cupy, by the extras cuda12 and cuda13."""
     return importlib.util.find_spec("cupy") is not None
 
 
