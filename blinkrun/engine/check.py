@@ -73,7 +73,7 @@ def _check_target(request: Request, part: Part) -> None:
     if target is source:
         return
     fits = target is not None and (target.count, target.dtype) == (source.count, source.dtype)
-    if target is not None and fits and target.writable:
+    if target is not None and fits and target.writable and target.device == source.device:
         return
     what = f"{request.kind.label} '{request.name}'"  # which takes longer than the checks
     if target is None:
@@ -82,6 +82,10 @@ def _check_target(request: Request, part: Part) -> None:
         raise InvalidBufferError(
             f"{what}: the target holds {target.count} {target.dtype.label}, the source"
             f" {source.count} {source.dtype.label}; they must agree"
+        )
+    if target.device != source.device:
+        raise InvalidBufferError(
+            f"{what}: source and target must be both on the host or both on one device"
         )
     raise InvalidBufferError(f"{what}: the target is read-only")
 

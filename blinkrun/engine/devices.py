@@ -9,6 +9,7 @@ waits for a device anywhere on this way.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ import numpy as np
 from blinkrun.buffers import View
 from blinkrun.engine.arithmetic import is_finite
 from blinkrun.engine.handle import Part, Passage
-from blinkrun.engine.request import Request
+from blinkrun.engine.request import CUDA, Request
 from blinkrun.errors import BlinkrunError, DeviceError, InvalidBufferError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Devices:
         self._world = world
         self._rank = world.rank
         self._lane: Lane | None = None
+        self._lock = threading.Lock()
 
     def lane(self, index: int | None = None) -> Lane:
         """Return the lane of a device; without `index` the one that there is, or the usual one.
@@ -136,7 +138,8 @@ class Devices:
         """
         lane = self._lane
         if lane is None:
-            lane = self._lane = self._open(index)
+            with self._lock:
+                lane = self._lane = self._lane or self._open(index)
         if index is not None and lane.index != index:
             raise InvalidBufferError(
                 f"rank {self._rank}: a tensor is on device {index}, and this rank has used device "
@@ -173,17 +176,23 @@ class Devices:
             return None
         name = request.name
         index = parts[0].source.device
-        views = [view for part in parts for view in (part.source, part.target) if view is not None]
-        if any(view.device != index for view in views):
-            where = sorted({_place(view.device) for view in views})
+        if any(part.source.device != index for part in parts):
+            where = sorted({_place(part.source.device) for part in parts})
             raise InvalidBufferError(
                 f"rank {self._rank}: the tensors of '{name}' are on {' and '.join(where)}; those "
                 "of one call must be on one device"
             )
         if index is None:
             return None
+        if not request.device.startswith(CUDA):
+            raise InvalidBufferError(
+                f"rank {self._rank}: '{name}' is on {_place(index)}, and this call is on the host; move it there"
+            )
         lane = self.lane(index)
-        streams = tuple(dict.fromkeys(streams or [view.stream for view in views]))
+        if not streams:
+            views = [view for part in parts for view in (part.source, part.target) if view]
+            streams = [view.stream for view in views]
+        streams = tuple(dict.fromkeys(streams))
         for stream in streams:
             if lane.api.is_capturing(stream):
                 raise NotSupportedError(
