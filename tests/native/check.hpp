@@ -20,6 +20,7 @@ inline std::string& context() {
   } while (0)
 
 void test_kernels();
+void test_device_reduce();
 void test_heap();
 void test_programs(const char* path);
 void test_failures();

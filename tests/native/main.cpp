@@ -6,6 +6,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   test_kernels();
+  test_device_reduce();
   test_heap();
   test_failures();
   test_messages();
