@@ -85,20 +85,25 @@ def test_the_source_distribution_holds_what_a_build_reads(sdist):
         str(path.relative_to(ROOT))
         for folder in ("blinkrun", "launcher", "requirements", "examples")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".cpp", ".hpp", ".txt", ".typed")
+        if path.suffix in (".py", ".cpp", ".hpp", ".cu", ".txt", ".typed")
     }
     assert wanted | {"LICENSE", "README.md", "Makefile", "pyproject.toml"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
 
 
-def test_the_wheel_holds_the_packages_and_no_sources_of_the_core(wheel):
+def test_the_wheel_holds_the_packages_and_the_kernel_but_no_sources_of_the_core(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "blinkrun/py.typed" in names
     assert "blinkrun/launcher/__init__.py" in names
     assert [name for name in names if name.startswith("blinkrun/_core.")]
     inside = [name for name in names if ".dist-info/" not in name]
     assert {name.partition("/")[0] for name in inside} == {"blinkrun"}
-    assert not [name for name in names if name.endswith((".cpp", ".hpp"))]
+    assert not [name for name in names if name.endswith(".cpp")]
+    assert "blinkrun/csrc/kernels.cu" in names
+    shared = {f"blinkrun/csrc/{name}.hpp" for name in ("portable", "steps", "types")}
+    headers = {name for name in names if name.endswith(".hpp")}
+    assert shared <= headers
+    assert all(name.startswith("blinkrun/csrc/device_") for name in headers - shared)
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "blinkrun").rglob("*.py")}
     assert modules <= set(names)
 
@@ -112,6 +117,17 @@ print(blinkrun.__file__)
 """
     printed = run(python, "-c", code, cwd=python.parent, OMPI_MCA_btl="self,sm,tcp").strip()
     assert Path(printed).is_relative_to(python.parent.parent)
+
+
+def test_the_kernel_of_the_wheel_is_whole(python):
+    code = """
+import re
+from blinkrun.executors import kernel_source
+texts = [kernel_source.source(), *kernel_source.headers().values()]
+included = {name for text in texts for name in re.findall(r'^#include "([^"]+)"', text, re.M)}
+print(included == set(kernel_source.headers()))
+"""
+    assert run(python, "-c", code, cwd=python.parent).strip() == "True"
 
 
 def test_the_launcher_of_the_wheel_answers(python):

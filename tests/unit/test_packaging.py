@@ -75,11 +75,17 @@ def test_pins_satisfy_the_ranges_of_the_package():
 
 def test_everything_that_the_kernel_includes_travels_with_the_package():
     package = ROOT / "blinkrun"
-    shipped = re.search(r"^KERNEL = \[(.*)\]$", (ROOT / "setup.py").read_text(), re.MULTILINE)
-    files = {file for glob in re.findall(r'"([^"]+)"', shipped[1]) for file in package.glob(glob)}
-    included = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
-    needed = {file.parent / name for file in files for name in included.findall(file.read_text())}
-    assert needed <= files
+    lists = re.findall(r"^(?:SHARED|KERNEL) = (\[.*\])", (ROOT / "setup.py").read_text(), re.M)
+    patterns = re.findall(r'"([^"]+)"', " ".join(lists))
+    shipped = {file for pattern in patterns for file in package.glob(pattern)}
+    included = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+    left, needed = {package / "csrc/kernels.cu"}, set()
+    while left:
+        file = left.pop()
+        needed.add(file)
+        left |= {file.parent / name for name in included.findall(file.read_text())} - needed
+    assert len(needed) > 4
+    assert needed <= shipped
 
 
 @pytest.mark.parametrize("folder", ["tests", "docs", "examples", "requirements"])
