@@ -190,6 +190,19 @@ def nvrtc() -> Nvrtc:
     return Nvrtc(library, (int(major), int(minor)))
 
 
+def compile_for(capability: tuple[int, int], dtype: DType) -> bytes:
+    """Return the kernel for `dtype` on devices of that compute capability; needs no GPU.
+
+    Raises
+    ------
+    DeviceError
+        If there is no compiler, or it fails.
+    """
+    from blinkrun.executors import kernel_source  # noqa: PLC0415 - few need it
+
+    return kernel_source.cubin(dtype.label, capability, nvrtc())
+
+
 class CudaDevice:
     """One device of this process, as `DeviceApi` says; made by `open_device`."""
 
@@ -446,8 +459,7 @@ class _Kernels:
     def _load(self, dtype: DType) -> int:
         from blinkrun.executors import kernel_source  # noqa: PLC0415 - few need it
 
-        image = kernel_source.cubin(dtype.label, self._info.capability, nvrtc())
-        module = self._driver.moduleLoadData(image)
+        module = self._driver.moduleLoadData(compile_for(self._info.capability, dtype))
         function = self._driver.moduleGetFunction(module, kernel_source.entry_point(dtype.label))
         # Asking has the driver load it now, and not at a launch, for which it might wait.
         self._driver.funcGetAttribute(self._driver.CU_FUNC_ATTRIBUTE_NUM_REGS, function)

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blinkrun import env
 from blinkrun.comm.base import ControlPlane
@@ -23,10 +23,10 @@ from blinkrun.errors import (
     InvalidBufferError,
     LaunchError,
     NotInitializedError,
-    NotSupportedError,
     UsageError,
 )
 from blinkrun.executors import device_layout as layout
+from blinkrun.executors.agreed import agreed_plan
 from blinkrun.executors.base import Executor, Request
 from blinkrun.executors.device_api import DeviceApi, DeviceInfo
 from blinkrun.executors.device_heap import DeviceHeap, DeviceMemory
@@ -47,6 +47,7 @@ from blinkrun.executors.device_memory import Holdings, sweep
 from blinkrun.executors.device_programs import (
     DevicePrograms,
     Loaded,
+    Lowered,
     call_blocks,
     lowered_on_host,
 )
@@ -54,11 +55,17 @@ from blinkrun.executors.device_state import DeviceState
 from blinkrun.planner.plan import Plan
 from blinkrun.types import Collective, DType, Rank
 
+if TYPE_CHECKING:
+    from blinkrun.executors.device_hosts import DeviceHosts
+    from blinkrun.planner.hosts_plan import HostsPlan
+
 SCRATCH_BYTES = 64 << 20  # for slots: those of all channels and pieces of a staged program
 CHUNK_BYTES = 512 << 10
 BLOCKS = 32  # of a rank that has its device for itself; the rest of it is for what trains
 
 __all__ = ["DeviceExecutor", "DeviceJob"]
+
+_REDUCES = (Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCESCATTER)
 
 MakePlan = Callable[[Sequence[DeviceInfo], Reach], Plan]
 
@@ -96,7 +103,7 @@ class DeviceExecutor:
     ----------
     rank, size : int
         Among all ranks.
-    plan : Plan
+    plan : Plan or HostsPlan
         What calls run on.
     api : DeviceApi
         The device.
@@ -135,7 +142,7 @@ class DeviceExecutor:
         self._lock = threading.Lock()
         self._keep: deque[tuple[int, Any]] = deque()
         self._call = ctypes.create_string_buffer(layout.CALL.size)
-        self._last: tuple[int, int] | None = None  # stream of the last call, and an event after it
+        self._last_stream: int | None = None
         self._is_closed = False
         self._everyone = list(range(world.size)) if names is None else list(names)
         self._local = world.local_ranks
@@ -143,6 +150,9 @@ class DeviceExecutor:
         self._holdings = Holdings(api)
         self._finalizer = weakref.finalize(self, self._holdings.release)
         try:
+            arena_bytes = together(control, lambda: env.size_bytes(env.DEVICE_ARENA, arena_bytes))[
+                control.rank
+            ]
             self._join(control, world, host, make_plan, arena_bytes, scratch_bytes, blocks)
         except BaseException:
             self._finalizer()
@@ -164,38 +174,36 @@ class DeviceExecutor:
             raise LaunchError(
                 f"{world.local_size} ranks on one host, {layout.RANKS} can have devices together"
             )
-        if world.cross_size > 1:
-            raise NotSupportedError("ranks with devices on several hosts")
         api, index = self.api, world.local_rank
         cards = gather_cards(control, api, scratch_bytes=scratch_bytes, blocks=blocks)
         here = [cards[rank] for rank in self._local]
         scratch_bytes = min(card.scratch_bytes for card in cards)
-        self._most_blocks = min(_blocks_of(here, at) for at in range(len(here)))
+        self._most_blocks = min(together(control, lambda: _blocks_of(here, index)))
         num_bytes = arena_size(
-            env.size_bytes(env.DEVICE_ARENA, arena_bytes),
+            arena_bytes,
             total=api.info.total_bytes,
-            free=api.free_bytes(),
+            free=here[index].free_bytes,
             sharing=sharers(here, index),
             scratch_bytes=scratch_bytes,
         )
         name = self._everyone[self.rank]
         arenas = make_arenas(
-            control, self._local, here, self._holdings, num_bytes=num_bytes, rank_name=name
+            control, world, here, self._holdings, num_bytes=num_bytes, rank_name=name
         )
         infos = [card.info for card in here]
-        self.plan = _agreed_plan(control, lambda: make_plan(infos, arenas.reach))
-        needs_areas = not all(map(all, arenas.reach)) or _is_staged(self.plan)
-        area_bytes = layout.SCRATCH_AT + scratch_bytes if needs_areas else 0
+        lowered = self._lowered_by(control, world, host, infos, arenas.reach, make_plan)
+        hosts = self._hosts
+        needs_areas = not all(map(all, arenas.reach)) or hosts is not None or _is_staged(self.plan)
+        rings_bytes = 0 if hosts is None else hosts.rings_bytes
+        rings_at = layout.SCRATCH_AT + scratch_bytes
+        area_bytes = rings_at + rings_bytes if needs_areas else 0
         areas = make_areas(control, self._local, self._holdings, host, area_bytes=area_bytes)
-        self._heap = DeviceHeap(
-            arenas.own + layout.SCRATCH_AT + scratch_bytes, arenas.own + arenas.num_bytes
-        )
+        self._heap = DeviceHeap(arenas.own + rings_at, arenas.own + arenas.num_bytes)
         together(control, lambda: self._make_own(host, arenas, areas, index))
-        self._group = self._put(bytes(self._layout(arenas, areas, index, scratch_bytes)))
         self._programs = DevicePrograms(
             self.rank,
-            arenas.reach,
-            partial(lowered_on_host, self.plan),
+            arenas.everywhere,
+            lowered,
             blocks=self._most_blocks,
             has_areas=needs_areas,
             put=self._put,
@@ -203,13 +211,49 @@ class DeviceExecutor:
         # A kernel that is loaded while another rank's waits on the same device may wait for it.
         shared = any(sharers(here, at) > 1 for at in range(len(here)))
         first = list(DType) if shared else [DType.FLOAT32]
-        together(control, lambda: self._prepare(first))
+
+        def put() -> None:
+            group = self._layout(arenas, areas, index, scratch_bytes)
+            group.rings_bytes = rings_bytes
+            self._group = self._put(bytes(group))
+            for dtype in first:
+                api.prepare(int(dtype))
+            self._programs.load(Collective.ALLREDUCE, 0)
+            if hosts is not None:
+                hosts.start(self._state_memory, areas.own + rings_at, rings_bytes)
+
+        together(control, put)
         self._state.watch()
+
+    def _lowered_by(  # noqa: PLR0913, PLR0917 - the constructor's
+        self,
+        control: ControlPlane,
+        world: World,
+        host: Executor,
+        infos: Sequence[DeviceInfo],
+        reach: Reach,
+        make_plan: MakePlan,
+    ) -> Callable[[Collective, Rank], Lowered]:
+        """Plan, on several hosts with what joins them, and return what makes programs of it."""
+        self._hosts: DeviceHosts | None = None
+        if world.cross_size == 1:
+            plan = agreed_plan(control, lambda: make_plan(infos, reach))
+            self.plan: Plan | HostsPlan = plan
+            return partial(lowered_on_host, plan)
+        from blinkrun.executors.device_hosts import DeviceHosts  # noqa: PLC0415 - few need it
+
+        self._hosts = hosts = DeviceHosts(
+            control, world, host, infos=infos, reach=reach, timeout_s=self.timeout_s
+        )
+        self._holdings.first.append(hosts.close)
+        self.plan = hosts.plan
+        return hosts.lowered
 
     def _make_own(self, host: Executor, arenas: Arenas, areas: Areas, index: int) -> None:
         """Make what no other rank uses: pinned memory, streams and events."""
         api, holdings = self.api, self._holdings
         here, self._host_memory = api.host_alloc(ctypes.sizeof(layout.Host))
+        self._state_memory = here
         holdings.rest.append(lambda: api.host_free(here))
         self._state = holdings.state = DeviceState(
             host.group,
@@ -219,6 +263,7 @@ class DeviceExecutor:
             names=[self._everyone[rank] for rank in self._local],
             everyone=self._everyone,
             timeout_s=self.timeout_s,
+            hosts=self._hosts,
         )
         self.stream = stream = api.new_stream(high_priority=True)
         holdings.rest.append(lambda: api.free_stream(stream))
@@ -226,6 +271,8 @@ class DeviceExecutor:
         holdings.rest.append(lambda: api.free_stream(copies))
         self._events = events = Events(api)
         holdings.rest.append(events.close)
+        self._after = after = events.take()  # the last call, for the next one in another stream
+        holdings.rest.append(lambda: events.give_back(after))
 
     def _layout(self, arenas: Arenas, areas: Areas, index: int, scratch_bytes: int) -> layout.Group:
         group = layout.Group(
@@ -246,11 +293,6 @@ class DeviceExecutor:
             group.mine[at] = arenas.own if reach[at][index] else areas.addresses[index]
             group.to[at] = address if reach[index][at] else areas.addresses[at]
         return group
-
-    def _prepare(self, dtypes: Sequence[DType]) -> None:
-        for dtype in dtypes:
-            self.api.prepare(int(dtype))
-        self._programs.load(Collective.ALLREDUCE, 0)
 
     def _put(self, data: bytes) -> int:
         """Return the address of a copy of `data` in the arena."""
@@ -326,6 +368,8 @@ class DeviceExecutor:
                 f" rank's calls are on device {api.info.index}"
             )
         captures = api.is_capturing(stream)
+        if captures and self._hosts is not None:
+            self._hosts.refuse_capture()
         loaded = self._loaded(request, captures=captures)
         block_bytes = request.count * request.dtype.itemsize
         layout.CALL.pack_into(
@@ -346,17 +390,18 @@ class DeviceExecutor:
             request.dtype,
             request.op,
         )
-        if not captures and self._last is not None and self._last[0] != stream:
-            api.wait(stream, self._last[1])
+        if not captures and self._last_stream not in (None, stream):
+            api.wait(stream, self._after)
         blocks = loaded.blocks(block_bytes, self._most_blocks)
+        if self._hosts is not None:
+            self._hosts.submit(loaded.flat, call=_desc(request))
         api.launch(ctypes.addressof(self._call), int(request.dtype), blocks, stream)
         if captures:
             state.capturing()
             return
         state.launching()
-        event = self._events.take() if self._last is None else self._last[1]
-        self._last = stream, event
-        api.record(event, stream)
+        self._last_stream = stream
+        api.record(self._after, stream)
         self._hold(request)
 
     def _loaded(self, request: Request, *, captures: bool) -> Loaded:
@@ -423,9 +468,6 @@ class DeviceExecutor:
             if self._is_closed:
                 return
             self._is_closed = True
-            if self._last is not None:
-                self._events.give_back(self._last[1])
-                self._last = None
         self._finalizer()
         self._keep.clear()
 
@@ -443,15 +485,24 @@ def _blocks_of(cards: Sequence[Card], at: int) -> int:
     return min(wanted, part)
 
 
-def _agreed_plan(control: ControlPlane, make: Callable[[], Plan]) -> Plan:
-    """Return on every rank what `make` returns on the first."""
-    texts = together(control, lambda: make().to_json() if control.rank == 0 else "")
-    return Plan.from_json(texts[0])
+def _desc(request: Request) -> bytes:
+    """Return what the ranks of other hosts compare."""
+    reduces = request.collective in _REDUCES
+    return bytes(
+        layout.Desc(
+            count=request.count,
+            scales=_hash(request.prescale, request.postscale),
+            root=request.root if request.collective.is_rooted else 0,
+            collective=request.collective,
+            dtype=request.dtype,
+            op=request.op if reduces else 0,
+        )
+    )
 
 
-def _is_staged(plan: Plan) -> bool:
+def _is_staged(plan: Plan | HostsPlan) -> bool:
     """Whether some edge of the plan goes through host memory."""
-    return '"pcie-staged"' in plan.to_json()
+    return isinstance(plan, Plan) and '"pcie-staged"' in plan.to_json()
 
 
 _hash = lru_cache(maxsize=64)(layout.hash_scales)

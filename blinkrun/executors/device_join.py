@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from blinkrun import log
 from blinkrun.comm.base import ControlPlane
+from blinkrun.comm.world import World
 from blinkrun.errors import DeviceError, DeviceMemoryError, LaunchError
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors.base import Executor
@@ -40,6 +41,7 @@ class Card:
     info: DeviceInfo
     process: str
     most_blocks: int
+    free_bytes: int
     scratch_bytes: int
     blocks: int
 
@@ -57,13 +59,17 @@ class Arenas:
     addresses : tuple of int
         Of every rank's; 0 where it is out of reach.
     reach : tuple of tuple of bool
-        ``reach[a][b]``: whether rank a's device can address rank b's arena; the same on all ranks.
+        ``reach[a][b]``: whether rank a's device can address rank b's arena, by their places on this
+        host; the same on all its ranks.
+    everywhere : tuple of tuple of bool
+        The same among all ranks, of whatever host; True where they are on different ones.
     """
 
     own: int
     num_bytes: int
     addresses: tuple[int, ...]
     reach: Reach
+    everywhere: Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +118,12 @@ def gather_cards(
     control: ControlPlane, api: DeviceApi, *, scratch_bytes: int, blocks: int
 ) -> list[Card]:
     """Return every rank's card; collective."""
-    return together(
-        control, lambda: Card(api.info, _PROCESS, api.most_blocks(), scratch_bytes, blocks)
-    )
+
+    def make() -> Card:
+        most, free = api.most_blocks(), api.free_bytes()
+        return Card(api.info, _PROCESS, most, free, scratch_bytes, blocks)
+
+    return together(control, make)
 
 
 def sharers(cards: Sequence[Card], index: int) -> int:
@@ -138,7 +147,7 @@ def arena_size(asked: int, *, total: int, free: int, sharing: int, scratch_bytes
 
 def make_arenas(  # noqa: PLR0913
     control: ControlPlane,
-    local: Sequence[Rank],
+    world: World,
     cards: Sequence[Card],
     holdings: Holdings,
     *,
@@ -149,28 +158,48 @@ def make_arenas(  # noqa: PLR0913
 
     Parameters
     ----------
-    local : sequence of Rank
-        The ranks of this host, in `control`.
+    world : World
+        Where the ranks of `control` are.
     cards : sequence of Card
-        Theirs.
+        Of the ranks of this host.
     num_bytes : int
         Of this rank's arena; the same cannot be said of others'.
     rank_name : Rank
         For messages.
     """
-    api = holdings.api
-    index = local.index(control.rank)
+    api, local, index = holdings.api, world.local_ranks, world.local_rank
     own = together(control, lambda: _allocate(holdings, num_bytes, rank_name))[control.rank]
     offers = control.allgather((own, *_handle(api, own, cards)))
-    opened = []
-    for at, rank in enumerate(local):
-        address, why = _open(holdings, cards, index, at, offers[rank])
-        opened.append(address)
-        if why:
-            log.say(why, rank_name)
-    rows = control.allgather(tuple(address != 0 for address in opened))
-    reach = tuple(rows[rank] for rank in local)
-    return Arenas(own, num_bytes, tuple(opened), reach)
+
+    def open_all() -> tuple[int, ...]:
+        opened = []
+        for at, rank in enumerate(local):
+            address, why = _open(holdings, cards, index, at, offers[rank])
+            opened.append(address)
+            if why:
+                log.say(why, rank_name)
+        return tuple(opened)
+
+    rows = together(control, open_all)
+    everywhere = reach_among_all(world, rows)
+    reach = tuple(tuple(everywhere[one][other] for other in local) for one in local)
+    return Arenas(own, num_bytes, rows[control.rank], reach, everywhere)
+
+
+def reach_among_all(world: World, rows: Sequence[Sequence[int]]) -> Reach:
+    """Return who reaches whom, given each rank's addresses of the ranks of its host.
+
+    >>> reach_among_all(World(0, 3, ("a", "b", "a"), ((0, 2), (1,))), [(8, 0), (8,), (8, 8)])
+    ((True, True, False), (True, True, True), (True, True, True))
+    """
+    place = {rank: (at, index) for at, group in enumerate(world.groups)
+             for index, rank in enumerate(group)}  # fmt: skip
+
+    def reaches(one: Rank, other: Rank) -> bool:
+        return place[one][0] != place[other][0] or rows[one][place[other][1]] != 0
+
+    ranks = range(world.size)
+    return tuple(tuple(reaches(one, other) for other in ranks) for one in ranks)
 
 
 def _allocate(holdings: Holdings, num_bytes: int, rank_name: Rank) -> int:

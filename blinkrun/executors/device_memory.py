@@ -9,6 +9,7 @@ the next occasion.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -45,9 +46,12 @@ class Holdings:
         self.first: list[Callable[[], None]] = []  # to end before anything is given back
         self._lock = threading.Lock()
         self._is_released = False
+        self._process = os.getpid()
 
     def release(self) -> None:
         """Wait for kernels under way, at most the timeout, and give everything back. Idempotent."""
+        if os.getpid() != self._process:  # a child of the rank's process has nothing of it
+            return
         with self._lock:
             if self._is_released:
                 return

@@ -11,14 +11,17 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from blinkrun.errors import BlinkrunError, InternalError
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors import native
 from blinkrun.executors.device_errors import PEER_LEFT, Trouble, trouble_of
 from blinkrun.types import Rank
+
+if TYPE_CHECKING:
+    from blinkrun.executors.device_hosts import DeviceHosts
 
 LOOK_S = 0.004  # between two looks of the watcher while calls are under way
 LOOKS_AT_RANKS = 8  # every so many of them it asks who is gone
@@ -48,10 +51,8 @@ class DeviceState:
         Names of all ranks.
     timeout_s : float
         Deadline of a call, for messages.
-    several_hosts : bool
-        Whether ranks of other hosts take part.
-    reason : callable, optional
-        Returns the words for calls that differ between hosts.
+    hosts : DeviceHosts, optional
+        What has the ranks of other hosts, where there are some.
     """
 
     def __init__(  # noqa: PLR0913
@@ -64,8 +65,7 @@ class DeviceState:
         names: Sequence[Rank],
         everyone: Sequence[Rank],
         timeout_s: float,
-        several_hosts: bool = False,
-        reason: Callable[[], str] | None = None,
+        hosts: DeviceHosts | None = None,
     ) -> None:
         self._host = layout.Host.from_address(memory)
         self._attach()
@@ -77,10 +77,10 @@ class DeviceState:
         self._index = index
         self._names = list(names)
         self._everyone = list(everyone)
-        self._several_hosts = several_hosts
-        self.reason = reason
+        self._hosts = hosts
         self._lock = threading.Lock()
         self._troubles: deque[Trouble] = deque()
+        self._gone: Trouble | None = None
         self._broken = False
         self._closed = False
         self._looks = 0
@@ -187,13 +187,13 @@ class DeviceState:
         if self.words[_CODE]:
             self._take_report()
         self._looks += 1
-        if not self._looks % LOOKS_AT_RANKS and not self._broken:
+        if not self._looks % LOOKS_AT_RANKS and not self.is_aborted():
             self._look_for_gone()
         if self._group.aborted():
             self.abort()
 
     def _look_for_gone(self) -> None:
-        if self._several_hosts:
+        if self._hosts is not None:
             self._group.gone_everywhere()  # takes what other hosts tell
         through = self.through
         for at in self._group.gone():
@@ -202,14 +202,13 @@ class DeviceState:
             if not self.busy() or (final and through + 1 < final):
                 continue
             how = "has left the job" if final else "is gone"
-            self._break(
-                Trouble(
-                    f"rank {self._names[at]} {how} while rank {self._names[self._index]} waits for"
-                    f" it in call {through + 1} on its device",
-                    PEER_LEFT,
-                    self._names[at],
-                )
+            self._gone = Trouble(
+                f"rank {self._names[at]} {how} while rank {self._names[self._index]} waits for it in"
+                f" call {through + 1} on its device",
+                PEER_LEFT,
+                self._names[at],
             )
+            self.abort()  # a kernel that waits reports it
 
     def _take_report(self) -> None:
         with self._lock:
@@ -223,8 +222,10 @@ class DeviceState:
                 everyone=self._everyone,
                 timeout_s=self.timeout_s,
             )
-            if report.code == layout.Code.MISMATCH and report.flag and self.reason is not None:
-                trouble = Trouble(self.reason(), 0)
+            if report.code == layout.Code.MISMATCH and report.flag and self._hosts is not None:
+                trouble = Trouble(self._hosts.reason(report.seq), 0)
+            if report.code == layout.Code.ABORTED and self._gone is not None:
+                trouble = self._gone
             if not trouble.kind:
                 self._troubles.append(trouble)
             self.words[_CODE] = 0
