@@ -7,7 +7,7 @@ unique id, others for control planes of their own. Nothing here is kept: who ass
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from blinkrun import env
@@ -15,6 +15,7 @@ from blinkrun.comm import world as places
 from blinkrun.communicator import Communicator
 from blinkrun.errors import LaunchError
 from blinkrun.executors import cpu, joining
+from blinkrun.executors.agreed import agreed_plan
 from blinkrun.planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -98,30 +99,7 @@ def assemble(  # noqa: PLR0913
                 control, lambda: _kept_plan(links or _here(world.local_size, affinity))
             )
         executor = cpu.CpuExecutor(control, world.local_ranks, plan, emulation=emulation, **common)
-    return Communicator(control, world, executor, cores)
-
-
-def agreed_plan(control: ControlPlane, make: Callable[[], Plan]) -> Plan:
-    """Return on every rank what `make` returns on the first, the only one that calls it.
-
-    Raises
-    ------
-    LaunchError
-        On the other ranks, if `make` raises on the first.
-    """
-    text = None
-    error = None
-    if control.rank == 0:
-        try:
-            text = make().to_json()
-        except Exception as err:
-            error = err
-    text, reason = control.broadcast((text, None if error is None else f"{error}"))
-    if error is not None:
-        raise error
-    if text is None:
-        raise LaunchError(f"{reason} (rank 0 could not plan)")
-    return Plan.from_json(text)
+    return Communicator(control, world, executor, cores, names)
 
 
 def _for_hosts(

@@ -105,7 +105,7 @@ def device_of(item: Any) -> int | None:
 def device_at(pointer: int) -> int | None:
     """Return the number of the CUDA device whose memory `pointer` is in; None if it is in none."""
     torch = sys.modules.get("torch")
-    is_used = "cupy" in sys.modules or "numba.cuda" in sys.modules
+    is_used = any(name in sys.modules for name in ("cupy", "numba.cuda", "tensorflow"))
     if not (is_used or (torch is not None and torch.cuda.is_initialized())):
         return None  # nobody here has used a device
     from blinkrun.executors import cuda  # noqa: PLC0415 - needs what only devices need
@@ -246,8 +246,10 @@ def _torch_view(tensor: Any, what: str, *, packed: bool) -> View:
     dtype = _TORCH_DTYPES.get(str(tensor.dtype))
     if dtype is None:
         raise InvalidBufferError(f"{what} has dtype {tensor.dtype}; supported are {SUPPORTED}")
-    shape = tuple(tensor.shape)
-    return View(tensor.data_ptr(), tensor.numel(), shape, dtype, True, tensor, device, stream)
+    pointer, shape = tensor.data_ptr(), tuple(tensor.shape)
+    if device is not None:
+        _check_aligned(pointer, dtype, what)
+    return View(pointer, tensor.numel(), shape, dtype, True, tensor, device, stream)
 
 
 def _check_torch(tensor: Any, what: str, *, packed: bool = True) -> tuple[int | None, int]:
@@ -281,6 +283,7 @@ def _device_view(
     dtype = DType.UINT8 if as_bytes else _dtype_of_interface(item, interface, what)
     count = math.prod(shape) * (int(interface["typestr"][2:]) if as_bytes else 1)
     pointer, is_read_only = interface["data"]
+    _check_aligned(pointer, dtype, what)
     return View(pointer, count, shape, dtype, not is_read_only, item, device, stream_of(item))
 
 
@@ -306,8 +309,14 @@ def _dlpack_view(item: Any, what: str, *, as_bytes: bool = False) -> View:
     if dtype is None:
         raise InvalidBufferError(f"{what} has a dtype that is none of {SUPPORTED}")
     count = math.prod(found.shape) * (found.itemsize if as_bytes else 1)
+    _check_aligned(found.pointer, dtype, what)
     owner = (item, found.capsule)
     return View(found.pointer, count, found.shape, dtype, True, owner, found.device, 0)
+
+
+def _check_aligned(pointer: int, dtype: DType, what: str) -> None:
+    if pointer % dtype.itemsize:
+        raise InvalidBufferError(f"{what} is not aligned to its element size; pass a copy")
 
 
 def _as_numpy(item: Any, what: str) -> np.ndarray[Any, Any]:

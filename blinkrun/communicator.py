@@ -10,10 +10,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from blinkrun.buffers import is_torch, numpy_dtype, view
 from blinkrun.calls import barrier_request, check_root, make_request
@@ -54,13 +53,20 @@ class Communicator(PointToPoint):
     later call or by `synchronize`. Such an array may be non-contiguous where it is not `out` too.
     """
 
-    def __init__(self, control: ControlPlane, world: World, executor: Executor, cores: int) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        world: World,
+        executor: Executor,
+        cores: int,
+        names: Sequence[Rank] | None = None,
+    ) -> None:
         self._control = control
         self._world = world
         self._executor: Executor | None = executor
         self._fast = executor.fast
         self._cores = cores
-        self._devices = Devices(control, world, executor)
+        self._devices = Devices(control, world, executor, names)
         # Jobs and the memory that they work on: a handle may be dropped before its job is through.
         self._in_flight: deque[tuple[Any, Request]] = deque()
         self._at_close: list[Callable[[], None]] = []
@@ -163,12 +169,6 @@ class Communicator(PointToPoint):
             return self._device_array(shape, wanted)
         num_bytes = math.prod(shape) * wanted.itemsize
         return self.empty_bytes(num_bytes).view(wanted).reshape(shape)
-
-    @overload
-    def empty_bytes(self, num_bytes: int) -> npt.NDArray[np.uint8]: ...
-
-    @overload
-    def empty_bytes(self, num_bytes: int, *, device: bool) -> Any: ...
 
     def empty_bytes(self, num_bytes: int, *, device: bool = False) -> Any:
         """Return `num_bytes` of arena memory as uint8, aligned to 64 bytes. Not collective."""

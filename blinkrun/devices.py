@@ -10,22 +10,24 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blinkrun import buffers
+from blinkrun import buffers, env
 from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
 from blinkrun.errors import BlinkrunError, InvalidBufferError, LaunchError, UsageError
 from blinkrun.executors import native
 from blinkrun.executors.base import Executor, Request
-from blinkrun.types import Collective, DType, Op
+from blinkrun.topology.devices import DeviceLinks, Reach
+from blinkrun.types import Collective, DType, Op, Rank
 
 if TYPE_CHECKING:
     from blinkrun.executors.device import DeviceExecutor, DeviceJob
-    from blinkrun.executors.device_api import DeviceApi
+    from blinkrun.executors.device_api import DeviceApi, DeviceInfo
+    from blinkrun.planner.plan import Plan
 
 # No other call of this collective has a scale, so none can be taken for that of a rank that joins.
 # The core knows it too, for its message (csrc/group.cpp).
@@ -79,8 +81,15 @@ class Devices:
         What runs calls on the device; None before the first.
     """
 
-    def __init__(self, control: ControlPlane, world: World, host: Executor) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        world: World,
+        host: Executor,
+        names: Sequence[Rank] | None = None,
+    ) -> None:
         self.executor: DeviceExecutor | None = None
+        self._names = names
         self._control = control
         self._world = world
         self._host = host
@@ -168,15 +177,15 @@ class Devices:
         if api is None:
             raise error or LaunchError(f"there is no device {index}")
         from blinkrun.executors.device import DeviceExecutor  # noqa: PLC0415 - few need it
-        from blinkrun.executors.device_plan import plan_devices  # noqa: PLC0415
 
         return DeviceExecutor(
             self._control,
             self._world,
             self._host,
             api,
-            make_plan=plan_devices,
+            make_plan=_plan,
             timeout_s=self._host.timeout_s,
+            names=self._names,
         )
 
     def _agree(self, error: BlinkrunError | None) -> None:
@@ -204,6 +213,14 @@ class Devices:
             raise error
         rank = next(rank for rank, text in enumerate(texts) if text is not None)
         raise LaunchError(f"rank {rank} cannot use its device: {texts[rank]}")
+
+
+def _plan(infos: Sequence[DeviceInfo], reach: Reach) -> Plan:
+    """Return the plan for the ranks of a host; the executor asks the first rank."""
+    from blinkrun.executors.device_plan import plan_devices  # noqa: PLC0415 - few need it
+
+    links = env.choice(env.DEVICE_LINKS, tuple(DeviceLinks), DeviceLinks.AUTO)
+    return plan_devices(infos, reach, links=links, sharing=env.gpus_per_rank().denominator)
 
 
 class OnDevices(ABC):
@@ -249,6 +266,12 @@ class OnDevices(ABC):
     def synchronize(self) -> None:
         """Wait for this rank's calls on its device, and raise what went wrong. Not collective."""
         self._devices.synchronize()
+
+    def check_devices(self) -> None:
+        """Raise what has gone wrong on this rank's device; waits for nothing. Not collective."""
+        executor = self._devices.executor
+        if executor is not None:
+            executor.check()
 
     def _device_bytes(self, num_bytes: int) -> Any:
         executor = self._devices.executor

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from blinkrun.buffers import View, raw_view
 from blinkrun.devices import OnDevices
@@ -100,39 +101,45 @@ class PointToPoint(OnDevices):
             False for a thread that has no core for itself.
         """
         executor = self.executor
-        transfers = []
-        views = []
-        landings = []
+        parts = []
         for message in messages:
             sends = isinstance(message, Send)
             peer = message.dst if isinstance(message, Send) else message.src
-            found = _checked(executor, message, peer)
-            pointer, staged = found.pointer, None
-            if found.device is not None:
-                staged = self._staged(found, fill=sends)
-                pointer = staged.ctypes.data
-                if not sends:
-                    landings.append((found, staged))
-            views.append((found, staged))
-            transfers.append((sends, peer, message.tag, pointer, found.nbytes))
-        self.transfer(transfers, may_spin=may_spin)
-        for found, staged in landings:
-            self._land(found, staged)
+            parts.append((sends, peer, message.tag, _checked(executor, message, peer)))
+        self.transfer_views(parts, may_spin=may_spin)
 
-    def _staged(self, found: View, *, fill: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def transfer_views(
+        self, parts: Iterable[tuple[bool, Rank, int, View]], *, may_spin: bool = True
+    ) -> None:
+        """Do as `exchange` with (sends, peer, tag, bytes), of which nothing is checked."""
+        transfers = []
+        staged = []  # bytes of devices on their way through memory of the host
+        for sends, peer, tag, found in parts:
+            pointer = found.pointer
+            if found.device is not None:
+                copy = self._staged(found, fill=sends)
+                staged.append((sends, found, copy))
+                pointer = copy.ctypes.data
+            transfers.append((sends, peer, tag, pointer, found.nbytes))
+        self.transfer(transfers, may_spin=may_spin)
+        for sends, found, copy in staged:
+            if not sends:
+                self._land(found, copy)
+
+    def _staged(self, found: View, *, fill: bool) -> npt.NDArray[np.uint8]:
         """Return memory of the host for a message of a device, with its bytes if `fill`."""
-        staged = np.empty(found.nbytes, np.uint8)
+        copy = np.empty(found.nbytes, np.uint8)
         if fill and found.nbytes and found.device is not None:
             api = self.device_api(found.device)
-            api.copy(staged.ctypes.data, found.pointer, found.nbytes, found.stream)
+            api.copy(copy.ctypes.data, found.pointer, found.nbytes, found.stream)
             api.synchronize(found.stream)
-        return staged
+        return copy
 
-    def _land(self, found: View, staged: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def _land(self, found: View, copy: npt.NDArray[np.uint8]) -> None:
         if found.nbytes and found.device is not None:
             api = self.device_api(found.device)
-            api.copy(found.pointer, staged.ctypes.data, found.nbytes, found.stream)
-            api.synchronize(found.stream)  # the staged bytes go now
+            api.copy(found.pointer, copy.ctypes.data, found.nbytes, found.stream)
+            api.synchronize(found.stream)  # `copy` goes now
 
     def transfer(
         self, transfers: list[tuple[bool, Rank, int, int, int]], *, may_spin: bool = True

@@ -45,6 +45,7 @@ class _State:
     subgroups: list[Communicator] = field(default_factory=list)
     leaving: Leaving = field(default_factory=Leaving)  # subgroups that others have not left yet
     at_shutdown: list[Callable[[], None]] = field(default_factory=list)
+    device: int | None = None  # of this rank, once all have chosen
     pid: int = 0
     hooked: bool = False
     failed: bool = False
@@ -122,6 +123,7 @@ def shutdown() -> None:
         return
     while _state.at_shutdown:
         _run_last(_state.at_shutdown)
+    _state.device = None
     subgroups, _state.subgroups = _state.subgroups, []
     communicator, _state.communicator = _state.communicator, None
     for each in (*reversed(subgroups), communicator):
@@ -210,6 +212,33 @@ def world() -> Communicator:
     return _state.communicator
 
 
+def local_device() -> int:
+    """Return the number of this rank's GPU, as its process counts those that it sees.
+
+    For ``torch.cuda.set_device`` and its like, before the first tensor on a GPU. Each rank of a
+    host gets its own, or its part of one (BLINKRUN_GPUS_PER_RANK, `blinkrun --gpus-per-rank`);
+    where there are more GPUs than ranks, those on which an allreduce is fastest. Collective over
+    all ranks the first time, waits for them as long as a collective does.
+
+    Raises
+    ------
+    NotInitializedError
+        Before `init`.
+    LaunchError
+        If there is no GPU here, or there are too few for the ranks of this host.
+    UsageError
+        If BLINKRUN_GPUS_PER_RANK has no number of GPUs.
+    """
+    communicator = world()
+    if _state.device is None:
+        per_rank = env.gpus_per_rank()
+        from blinkrun.executors import device_choice  # noqa: PLC0415 - jobs on CPUs need none
+
+        communicator.barrier()  # has a deadline, which what follows has not
+        _state.device = device_choice.choose(communicator.control, communicator._world, per_rank)
+    return _state.device
+
+
 def _networks(parent: Communicator, ranks: Sequence[Rank]) -> list[Network] | None:
     """Return the network of each rank's host, as it was measured for the world."""
     if parent.cross_size == 1:
@@ -276,7 +305,7 @@ def _handed_plan(control: ControlPlane) -> Plan | None:
     path = os.environ.get(env.PLAN)
     if not path:
         return None
-    from blinkrun.assembly import agreed_plan  # noqa: PLC0415
+    from blinkrun.executors.agreed import agreed_plan  # noqa: PLC0415
 
     return agreed_plan(control, lambda: _plan_in(path, control.size))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from blinkrun import buffers
 from blinkrun.communicator import Communicator
 from blinkrun.executors.base import Request
 from blinkrun.nccl.constants import ElementType
@@ -17,6 +19,17 @@ from blinkrun.types import Collective, Op, Rank
 
 _REDUCING = (Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCESCATTER)
 DEFAULT_STREAMS = (0, 1, 2)  # null, legacy and per-thread
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the buffers of a call are; `device` is None for memory of the host."""
+
+    device: int | None = None
+    stream: int = 0
+
+
+HOST = Place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,7 @@ class Call:
     element: ElementType
     op: Op
     root: Rank
+    place: Place
 
 
 def check_count(count: int) -> int:
@@ -55,23 +69,44 @@ def check_pointer(pointer: int, count: int, what: str) -> int:
     return pointer
 
 
-def check_stream(stream: int | None) -> None:
-    """Raise NcclError (invalid argument) unless `stream` is a default stream or null.
+def place_of(pointers: Sequence[int], stream: int | None, joined: int | None) -> Place:
+    """Return where the buffers of a call are.
 
-    Nothing here waits for work on a GPU: to accept its streams would be to break their order.
+    Parameters
+    ----------
+    pointers : sequence of int
+        Of the buffers that this rank gives or takes; empty if it moves nothing.
+    stream : int or None
+        As the caller gave it.
+    joined : int or None
+        The device on which the communicator has run calls: that of one that moves nothing.
+
+    Raises
+    ------
+    NcclError
+        Invalid argument, if not all are on one device or on the host, or if memory of the host
+        comes with a stream: to accept that would be to break the order of its work.
     """
+    found = [buffers.device_at(pointer) for pointer in pointers] or [joined]
+    if len(set(found)) > 1:
+        places = " and ".join("the host" if one is None else f"device {one}" for one in found)
+        raise refused(Status.INVALID_ARGUMENT, f"buffers are in memory of {places}, need one")
+    (device,) = set(found)
+    if device is not None:
+        return Place(device, 0 if stream in (None, 1) else int(stream or 0))
     if stream not in (None, *DEFAULT_STREAMS):
         raise refused(
             Status.INVALID_ARGUMENT,
-            f"stream is {stream:#x}, but this version moves CPU memory in the calling thread; pass"
-            " 0 (the null stream)",
+            f"stream is {stream:#x}, but the buffers are memory of the host, which moves in the"
+            " calling thread; pass 0 (the null stream)",
         )
+    return HOST
 
 
 def run(communicator: Communicator, call: Call) -> None:
-    """Carry out `call` in this thread."""
+    """Carry out `call` in this thread; one on a device is put into its stream."""
     integral = not call.element.dtype.is_float
-    if call.collective not in _REDUCING or not integral:
+    if call.collective not in _REDUCING or not integral or call.place.device is not None:
         _run(communicator, call, call.op)
     elif call.op is Op.AVERAGE:
         _run(communicator, call, Op.SUM)
@@ -82,9 +117,32 @@ def run(communicator: Communicator, call: Call) -> None:
         _run(communicator, call, call.op)
 
 
+def check_device_can(collective: Collective, element: ElementType, op: Op) -> None:
+    """Raise NcclError (invalid argument) for a reduction that only the host has."""
+    if collective not in _REDUCING or element.dtype.is_float:
+        return
+    if op is Op.AVERAGE or (op in (Op.MIN, Op.MAX) and element.is_wide_unsigned):
+        raise refused(
+            Status.INVALID_ARGUMENT,
+            f"{op.name.lower()} of {element.name} is not there on devices; use"
+            + (" a sum and divide it" if op is Op.AVERAGE else " a signed type or floats"),
+        )
+
+
+def check_aligned(pointers: Sequence[int], element: ElementType) -> None:
+    """Raise NcclError (invalid argument) unless a device can read elements there."""
+    for pointer in pointers:
+        if pointer % element.dtype.itemsize:
+            raise refused(
+                Status.INVALID_ARGUMENT,
+                f"buffer {pointer:#x} is not aligned to {element.name}",
+            )
+
+
 def _run(communicator: Communicator, call: Call, op: Op, send: int | None = None) -> None:
     takes_result = call.collective is not Collective.REDUCE or communicator.rank == call.root
     gives_input = call.collective is not Collective.BROADCAST or communicator.rank == call.root
+    device = call.place.device
     communicator.run_request(
         Request(
             call.collective,
@@ -96,6 +154,8 @@ def _run(communicator: Communicator, call: Call, op: Op, send: int | None = None
             call.count,
             1.0,
             1.0,
+            stream=None if device is None else call.place.stream,
+            device=-1 if device is None else device,
         )
     )
 

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blinkrun import env
+from blinkrun.buffers import View
 from blinkrun.errors import BlinkrunError
 from blinkrun.nccl import calls, group
-from blinkrun.nccl.calls import Call, check_count, check_pointer, check_rank, check_stream
+from blinkrun.nccl.calls import (
+    Call,
+    Place,
+    check_aligned,
+    check_count,
+    check_device_can,
+    check_pointer,
+    check_rank,
+    place_of,
+)
 from blinkrun.nccl.constants import (
     NCCL_SPLIT_NOCOLOR,
     NCCL_SUM,
@@ -25,7 +35,7 @@ from blinkrun.nccl.constants import (
 )
 from blinkrun.nccl.status import NcclError, Status, refused, translate
 from blinkrun.nccl.unique_id import check_host
-from blinkrun.types import Collective
+from blinkrun.types import Collective, DType
 
 if TYPE_CHECKING:
     from blinkrun.comm.base import ControlPlane
@@ -60,10 +70,12 @@ class NcclCommunicator:
 
     Notes
     -----
-    In all calls counts are in elements, buffers are addresses of this process's memory, and
-    `stream` is 0 or None: calls are done when they return. Wrong numbers raise an NcclError
-    (invalid argument) and nothing moves. Ranks that call different things all get one (invalid
-    usage). When a rank is gone, the calls that wait for it raise one (remote error), on all ranks.
+    In all calls counts are in elements. Buffers are addresses: of a CUDA device, where the
+    collective is put into `stream` and returns at once; or of this process's memory, where calls
+    are done when they return and `stream` is 0 or None. Wrong numbers raise an NcclError (invalid
+    argument) and nothing moves. Ranks that call different things all get one (invalid usage).
+    When a rank is gone, the calls that wait for it raise one (remote error), on all ranks; what
+    ends badly on a device is raised by the next call or by `check_async_error`.
     """
 
     def __init__(self, ndev: int, commId: Sequence[int], rank: int) -> None:
@@ -98,7 +110,7 @@ class NcclCommunicator:
         Parameters
         ----------
         devices : int or list of int
-            How many, or their devices: names only, since memory of the CPU has none.
+            How many, or their devices: for `device_id` only, since buffers say where they are.
         """
         if isinstance(devices, int):
             devices = list(range(devices))
@@ -138,9 +150,9 @@ class NcclCommunicator:
         return self._size
 
     def device_id(self) -> int:
-        """Return the device given to `initAll`, else the rank: memory of the CPU has no device."""
-        self._ready()
-        return self._device
+        """Return the device of the first call on one, else that given to `initAll`, or the rank."""
+        joined = self._ready().device_index
+        return self._device if joined is None else joined
 
     # ---- collectives ---------------------------------------------------------------------------
 
@@ -264,6 +276,8 @@ class NcclCommunicator:
         if self._error is not None:
             raise self._error
         communicator = self._ready()
+        if communicator.devices is not None:
+            self._carry_out(lambda found: found.check_devices())
         native = communicator.executor.group
         if native.aborted():
             raise refused(Status.REMOTE_ERROR, "another rank has aborted this communicator")
@@ -320,39 +334,37 @@ class NcclCommunicator:
         op: int = NCCL_SUM,
         root: int = 0,
     ) -> None:
-        self._ready()
-        check_stream(stream)
+        joined = self._ready().device_index
         check_rank(root, self._size, "root")
         at_root = self._rank == root
+        used = []
         if collective is not Collective.BROADCAST or at_root:
-            check_pointer(send, count, "sendbuf")
+            used.append(check_pointer(send, count, "sendbuf"))
         if collective is not Collective.REDUCE or at_root:
-            check_pointer(recv, count, "recvbuf")
-        call = Call(
-            collective,
-            send,
-            recv,
-            check_count(count),
-            element_type(datatype),
-            operation(op),
-            root,
-        )
+            used.append(check_pointer(recv, count, "recvbuf"))
+        place = place_of(used if check_count(count) else (), stream, joined)
+        element, reduction = element_type(datatype), operation(op)
+        if place.device is not None:
+            check_device_can(collective, element, reduction)
+            check_aligned(used, element)
+        call = Call(collective, send, recv, count, element, reduction, root, place)
         group.submit(_Collective(self, call))
 
     def _transfer(
         self, sends: bool, buffer: int, count: int, datatype: int, peer: int, stream: int | None
     ) -> None:
         self._ready()
-        check_stream(stream)
         check_rank(peer, self._size, "peer")
         num_bytes = check_count(count) * element_type(datatype).dtype.itemsize
         check_pointer(buffer, count, "sendbuf" if sends else "recvbuf")
+        place = place_of((buffer,) if count else (), stream, None)
         if peer == self._rank and not group.is_open():
             raise refused(
                 Status.INVALID_USAGE,
                 f"rank {peer} is this rank; a send to itself needs its recv in the same group",
             )
-        group.submit(_Transfer(self, (sends, peer, 0, buffer, num_bytes)))
+        found = _bytes_at(buffer, num_bytes, place)
+        group.submit(_Transfer(self, (sends, peer, found)))
 
     def _carry_out(self, act: Callable[[Communicator], None]) -> None:
         """Run `act`, whose errors are NCCL's; those that end everything are kept."""
@@ -387,7 +399,7 @@ class _Collective:
 @dataclass(frozen=True, slots=True)
 class _Transfer:
     comm: NcclCommunicator
-    transfer: tuple[bool, int, int, int, int]
+    transfer: tuple[bool, int, View]
 
     @property
     def strand(self) -> Hashable:
@@ -417,20 +429,38 @@ class _Start:
         return run
 
 
-def _exchange(communicator: Communicator, transfers: list[tuple[bool, int, int, int, int]]) -> None:
+def _exchange(communicator: Communicator, transfers: list[tuple[bool, int, View]]) -> None:
     me = communicator.rank
     own = [
-        [each for each in transfers if each[1] == me and each[0] is way] for way in (True, False)
+        [found for sends, peer, found in transfers if peer == me and sends is way]
+        for way in (True, False)
     ]
-    sizes = [[each[4] for each in way] for way in own]
+    sizes = [[found.nbytes for found in way] for way in own]
     if sizes[0] != sizes[1]:
         raise refused(
             Status.INVALID_USAGE,
             f"rank {me} sends {sizes[0]} bytes to itself in this group, and receives {sizes[1]}",
         )
     for sent, received in zip(*own, strict=True):
-        ctypes.memmove(received[3], sent[3], sent[4])
-    communicator.transfer([each for each in transfers if each[1] != me])
+        _move(communicator, sent, received)
+    communicator.transfer_views(
+        (sends, peer, 0, found) for sends, peer, found in transfers if peer != me
+    )
+
+
+def _move(communicator: Communicator, sent: View, received: View) -> None:
+    """Copy what a rank sends to itself."""
+    on_device = next((each for each in (received, sent) if each.device is not None), None)
+    if on_device is None:
+        ctypes.memmove(received.pointer, sent.pointer, sent.nbytes)
+    elif sent.nbytes and on_device.device is not None:
+        api = communicator.device_api(on_device.device)
+        api.copy(received.pointer, sent.pointer, sent.nbytes, on_device.stream)
+
+
+def _bytes_at(pointer: int, num_bytes: int, place: Place) -> View:
+    shape = (num_bytes,)
+    return View(pointer, num_bytes, shape, DType.UINT8, True, None, place.device, place.stream)
 
 
 def _assembling(comm: NcclCommunicator, control: ControlPlane) -> Callable[[], None]:

@@ -8,6 +8,7 @@ from blinkrun.errors import (
     AbortedError,
     BlinkrunError,
     CollectiveTimeoutError,
+    DeviceError,
     InvalidBufferError,
     LaunchError,
     MismatchError,
@@ -48,6 +49,7 @@ _STATUS_OF: tuple[tuple[type[BlinkrunError], Status], ...] = (
     (PeerLeftError, Status.REMOTE_ERROR),
     (AbortedError, Status.REMOTE_ERROR),
     (CollectiveTimeoutError, Status.REMOTE_ERROR),
+    (DeviceError, Status.UNHANDLED_CUDA_ERROR),
     (LaunchError, Status.SYSTEM_ERROR),
 )
 

@@ -21,7 +21,7 @@ from blinkrun.engine import engine
 from blinkrun.engine.handle import Handle, Part
 from blinkrun.engine.request import Kind, Member, Request
 from blinkrun.errors import InvalidBufferError, UsageError
-from blinkrun.tf import graph
+from blinkrun.tf import devices, graph
 from blinkrun.tf.arrays import Array, aligned_empty, array_of, tensor_of
 from blinkrun.tf.dtypes import NATIVE, Wire, from_wide, moved, of_tensor, reduced, to_wide
 from blinkrun.tf.errors import translated
@@ -157,6 +157,8 @@ def run(
     """
     if tf.executing_eagerly():
         with translated():
+            if devices.takes(call, tensors):
+                return devices.run(call, tensors, number_of(call.process_set))
             dtypes = [tensor.dtype for tensor in tensors]
             started = submit_arrays(call, [array_of(tensor) for tensor in tensors], sync=True)
             results = started.wait()

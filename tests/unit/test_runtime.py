@@ -8,11 +8,11 @@ from support.topologies import host_of
 
 import blinkrun
 from blinkrun import runtime
-from blinkrun.assembly import agreed_plan
 from blinkrun.comm import world as world_module
 from blinkrun.comm.loopback import LoopbackControl
 from blinkrun.comm.world import World
 from blinkrun.errors import LaunchError, NotInitializedError, UsageError
+from blinkrun.executors.agreed import agreed_plan
 from blinkrun.planner import store
 from blinkrun.planner.make import make_plan
 from blinkrun.schedule.ir import Addressing

@@ -17,7 +17,8 @@ from blinkrun import env
 from blinkrun.assembly import assemble
 from blinkrun.comm import beside
 from blinkrun.executors.leaving import Leaving
-from blinkrun.torch.distributed.group import NAME, BlinkProcessGroup
+from blinkrun.torch.distributed.group import BlinkProcessGroup
+from blinkrun.torch.distributed.identity import NAME
 from blinkrun.torch.distributed.store import StoreControl
 
 ARENA_BYTES = 1 << 30  # of address space: a job may have many groups, and tensors lie elsewhere
@@ -29,8 +30,8 @@ _has_failed = False
 
 
 def register() -> None:
-    """Make ``"blink"`` known to torch.distributed, for CPU tensors; harmless if called again."""
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    """Make ``"blink"`` known to torch.distributed, for CPU and CUDA; harmless if called again."""
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def groups() -> list[BlinkProcessGroup]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from blinkrun import buffers
 from blinkrun.communicator import Communicator
 from blinkrun.errors import InvalidBufferError
 from blinkrun.executors.base import Request
@@ -49,18 +50,19 @@ def chunk_bytes(num_bytes: int) -> int:
 
 
 def checked(tensor: torch.Tensor, what: str) -> torch.Tensor:
-    """Return `tensor` if it has CPU memory to work on.
+    """Return `tensor` if it has memory to work on, of the CPU or of a CUDA device.
 
     Raises
     ------
     InvalidBufferError
-        If it is sparse, quantized or on another device.
+        If it is sparse, quantized or somewhere else.
     """
     if not isinstance(tensor, torch.Tensor):
         raise InvalidBufferError(f"{what} takes torch tensors, got {type(tensor).__name__}")
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and buffers.device_of(tensor) is None:
         raise InvalidBufferError(
-            f"{what}: the tensor is on {tensor.device}; the blink backend takes CPU tensors only"
+            f"{what}: the tensor is on {tensor.device}; the blink backend takes tensors of the CPU"
+            " and of CUDA devices"
         )
     if tensor.layout is not torch.strided:
         raise InvalidBufferError(f"{what}: the tensor is sparse; give it dense, as .to_dense()")
@@ -99,8 +101,17 @@ class Calls:
         op: Op = Op.SUM,
         root: Rank = 0,
         factor: float = 1.0,
+        *,
+        at: torch.Tensor | None = None,
     ) -> None:
-        """Run a collective on addresses."""
+        """Run a collective on addresses: of the device that holds `at`, in its stream, if any."""
+        device = None if at is None else buffers.device_of(at)
+        if device is not None:
+            where = {"stream": buffers.stream_of(at), "device": device}
+            kind = DType(dtype)
+            call = Request(collective, kind, op, root, source, target, count, factor, 1.0, **where)
+            self._run_request(call)
+            return
         # DType(dtype) would cost as much as a small call: an int does all that a request needs.
         request = Request(collective, dtype, op, root, source, target, count, factor, 1.0)  # type: ignore[arg-type]
         may_spin = not self._lane.is_helping  # a helper has no core for itself
@@ -135,6 +146,7 @@ class Calls:
                 how.op,
                 0,
                 how.factor,
+                at=tensor,
             )
         else:
             self._reduce_far(Collective.ALLREDUCE, tensor, tensor, how)
@@ -154,6 +166,7 @@ class Calls:
                 how.op,
                 root,
                 how.factor,
+                at=tensor,
             )
         else:
             self._reduce_far(Collective.REDUCE, tensor, tensor, how, root)
@@ -172,6 +185,7 @@ class Calls:
                 how.op,
                 0,
                 how.factor,
+                at=source,
             )
         else:
             self._reduce_far(Collective.REDUCESCATTER, source, output, how)
@@ -230,6 +244,7 @@ class Calls:
                 core_how.op,
                 root,
                 core_how.factor,
+                at=wire,
             )
         if takes:
             shape = (*target.shape, 2) if target.dtype.is_complex else target.shape
@@ -258,7 +273,7 @@ class Calls:
         code, per = moved_as(work.dtype)
         pointer = work.data_ptr()
         count = work.numel() * per
-        self.run(Collective.BROADCAST, code, pointer, pointer, count, Op.SUM, root)
+        self.run(Collective.BROADCAST, code, pointer, pointer, count, Op.SUM, root, at=work)
         if pointer != tensor.data_ptr() and self.rank != root:
             tensor.detach().copy_(work)
 
@@ -269,7 +284,7 @@ class Calls:
         out = output if is_packed(output) else torch.empty_like(output, memory_format=PACKED)
         code, per = moved_as(source.dtype)
         count = source.numel() * per
-        self.run(Collective.ALLGATHER, code, source.data_ptr(), out.data_ptr(), count)
+        self.run(Collective.ALLGATHER, code, source.data_ptr(), out.data_ptr(), count, at=out)
         if out is not output:
             output.detach().copy_(out)
 
@@ -311,7 +326,7 @@ class Calls:
             out = torch.empty_like(output, memory_format=PACKED)
         code, per = moved_as(source.dtype)
         count = source.numel() * per // self.size
-        self.run(Collective.ALLTOALL, code, source.data_ptr(), out.data_ptr(), count)
+        self.run(Collective.ALLTOALL, code, source.data_ptr(), out.data_ptr(), count, at=out)
         if out is not output:
             output.detach().copy_(out)
 

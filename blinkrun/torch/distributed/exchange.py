@@ -1,7 +1,8 @@
 """Moves of pieces that differ in size: every rank says first what it gives and expects.
 
 What does not fit together is then an error on all ranks, before anything moves. The pieces go
-through a scratch buffer of fixed size in the arena, in as many rounds as the largest one needs.
+through a scratch buffer of fixed size, in the arena or on the device where they are, in as many
+rounds as the largest one needs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from blinkrun import buffers
 from blinkrun.errors import InvalidBufferError, MismatchError
 from blinkrun.types import Collective, DType, Op, Rank
 
@@ -45,14 +47,14 @@ def exchange(
     if most == 0:
         return
     step = _step(most, size)
-    scratch = _Scratch(calls, size * step, size * step)
+    scratch = _Scratch(calls, size * step, size * step, outputs[0])
     given_bytes = [_bytes(each) for each in sources]
     taken = [_Taken(each) for each in outputs]
     for start in range(0, most, step):
         for peer, piece in enumerate(given_bytes):
             part = piece[start : start + step]
             scratch.give[peer * step : peer * step + len(part)] = part
-        calls.run(Collective.ALLTOALL, DType.UINT8, scratch.give_at, scratch.take_at, step)
+        scratch.run(calls, Collective.ALLTOALL, step)
         for peer, piece in enumerate(taken):
             piece.put(start, scratch.take[peer * step : (peer + 1) * step])
     for piece in taken:
@@ -67,13 +69,13 @@ def fan_in(calls: Calls, outputs: Sequence[torch.Tensor], source: torch.Tensor, 
     if num_bytes == 0:
         return
     step = _step(num_bytes, calls.size)
-    scratch = _Scratch(calls, step, calls.size * step)
+    scratch = _Scratch(calls, step, calls.size * step, source)
     line = _bytes(source)
     taken = [_Taken(each) for each in outputs] if calls.rank == root else []
     for start in range(0, num_bytes, step):
         part = line[start : start + step]
         scratch.give[: len(part)] = part
-        calls.run(Collective.ALLGATHER, DType.UINT8, scratch.give_at, scratch.take_at, step)
+        scratch.run(calls, Collective.ALLGATHER, step)
         for peer, piece in enumerate(taken):
             piece.put(start, scratch.take[peer * step : (peer + 1) * step])
     for piece in taken:
@@ -90,14 +92,14 @@ def fan_out(
     if num_bytes == 0:
         return
     step = _step(num_bytes, calls.size)
-    scratch = _Scratch(calls, calls.size * step, calls.size * step)
+    scratch = _Scratch(calls, calls.size * step, calls.size * step, output)
     lines = [_bytes(each) for each in sources] if calls.rank == root else []
     taken = _Taken(output)
     for start in range(0, num_bytes, step):
         for peer, line in enumerate(lines):
             part = line[start : start + step]
             scratch.give[peer * step : peer * step + len(part)] = part
-        calls.run(Collective.ALLTOALL, DType.UINT8, scratch.give_at, scratch.take_at, step)
+        scratch.run(calls, Collective.ALLTOALL, step)
         taken.put(start, scratch.take[root * step : (root + 1) * step])
     taken.finish()
 
@@ -124,13 +126,20 @@ class _Taken:
 
 
 class _Scratch:
-    """Buffers in the arena: what this rank gives and what it takes."""
+    """Buffers where `like` is: what this rank gives and what it takes."""
 
-    def __init__(self, calls: Calls, give_bytes: int, take_bytes: int) -> None:
-        self.give = torch.from_numpy(calls.communicator.empty_bytes(give_bytes))
-        self.take = torch.from_numpy(calls.communicator.empty_bytes(take_bytes))
-        self.give_at = self.give.data_ptr()
-        self.take_at = self.take.data_ptr()
+    def __init__(self, calls: Calls, give_bytes: int, take_bytes: int, like: torch.Tensor) -> None:
+        self.give, self.take = (
+            torch.from_numpy(calls.communicator.empty_bytes(num_bytes))
+            if buffers.device_of(like) is None
+            else like.new_empty(num_bytes, dtype=torch.uint8)
+            for num_bytes in (give_bytes, take_bytes)
+        )
+
+    def run(self, calls: Calls, collective: Collective, count: int) -> None:
+        """Run a collective on the two buffers, with blocks of `count` bytes."""
+        give_at, take_at = self.give.data_ptr(), self.take.data_ptr()
+        calls.run(collective, DType.UINT8, give_at, take_at, count, at=self.take)
 
 
 def _told(

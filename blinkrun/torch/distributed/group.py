@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, Store, Work
+from torch.distributed import ReduceOp, Store, Work
 
 from blinkrun import env
 from blinkrun.adapter.overlap import choose_overlap
@@ -24,19 +24,19 @@ from blinkrun.torch.distributed.arguments import (
     split_rows,
 )
 from blinkrun.torch.distributed.calls import Calls, checked
+from blinkrun.torch.distributed.identity import NamedGroup
 from blinkrun.torch.distributed.messages import Messages
 from blinkrun.torch.distributed.reductions import reduction
 from blinkrun.torch.distributed.sparse import allreduce_sparse
+from blinkrun.torch.distributed.streams import DeviceWork, Side, Together, place_of
 from blinkrun.torch.distributed.work import DoneWork, Lane
 from blinkrun.types import Rank
 
-NAME = "blink"
 END_GRACE_S = 0.5  # what a call under way gets to end by itself when the process ends
 _in_backward = torch._C._current_graph_task_id  # -1 where no backward is under way
-_CPU = torch.device("cpu")
 
 
-class BlinkProcessGroup(ProcessGroup):
+class BlinkProcessGroup(NamedGroup):
     """Collectives of torch.distributed over spanning trees, under NCCL's contract.
 
     All ranks of the group make the same calls in the same order; nothing is negotiated. Ranks that
@@ -48,6 +48,10 @@ class BlinkProcessGroup(ProcessGroup):
     in the hook's thread where the ranks fill the cores of the machine, since a helper would only
     take from the computation what it hides of the communication (`BLINKRUN_OVERLAP` decides
     otherwise).
+
+    A call on CUDA tensors is put into a stream and returns: into the current one, or with
+    ``async_op=True`` into one of the group's own, which `Work.wait` orders the current one behind.
+    What goes wrong there is raised by the next call.
 
     Parameters
     ----------
@@ -69,10 +73,7 @@ class BlinkProcessGroup(ProcessGroup):
     def __init__(
         self, store: Store, communicator: Communicator, names: Sequence[Rank] | None = None
     ) -> None:
-        super().__init__(communicator.rank, communicator.size)
-        self._store = store
-        self._name = ""
-        self._description = ""
+        super().__init__(store, communicator.rank, communicator.size)
         self.communicator = communicator
         self._rank = communicator.rank
         self.global_rank = names[self._rank] if names else self._rank
@@ -81,63 +82,7 @@ class BlinkProcessGroup(ProcessGroup):
         self._messages = Messages(communicator)
         self._overlaps: bool | None = None
         self._batch: list[Work] | None = None  # of a coalescing block that is open
-        self._sequence = 0
-
-    # ---- who -----------------------------------------------------------------------------------
-
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return ``blink``."""
-        return NAME
-
-    def _get_backend_name(self) -> str:
-        return NAME
-
-    def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """Return the name by which torch knows the group."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
-        """Take the name by which torch knows the group."""
-        self._name = name
-
-    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """Return what the group is for."""
-        return self._description
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
-        """Take what the group is for."""
-        self._description = description
-
-    _set_group_name = setGroupName
-    _set_group_desc = setGroupDesc
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [_CPU]
-
-    def _get_backend(self, device: torch.device) -> BlinkProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the blink backend has nothing for {device}; it takes CPU tensors")
-        return self
-
-    def get_group_store(self) -> Store:
-        """Return the store of the group."""
-        return self._store
-
-    supports_splitting = False
-    supports_coalescing = False
-    supports_time_estimate = False
-
-    def _set_sequence_number_for_group(self) -> None:
-        self._sequence = 0
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
-
-    def _has_hooks(self) -> bool:
-        return False
+        self._sides: dict[int, Side] = {}  # own streams, by device
 
     # ---- reductions ----------------------------------------------------------------------------
 
@@ -188,6 +133,7 @@ class BlinkProcessGroup(ProcessGroup):
             [output],
             "reduce_scatter",
             opts,
+            sources,
         )
 
     def _reduce_scatter_base(
@@ -201,6 +147,7 @@ class BlinkProcessGroup(ProcessGroup):
             [output],
             "reduce_scatter_tensor",
             opts,
+            [source],
         )
 
     reduce_scatter_single = _reduce_scatter_base
@@ -216,6 +163,7 @@ class BlinkProcessGroup(ProcessGroup):
             list(outputs),
             "reduce_scatter_tensor",
             opts,
+            inputs,
         )
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -234,7 +182,11 @@ class BlinkProcessGroup(ProcessGroup):
         source = checked(only_one(inputs, "all_gather"), "all_gather")
         targets = inner_list(outputs, "all_gather")
         return self._start(
-            lambda: self._calls.all_gather_list(targets, source), targets, "all_gather", opts
+            lambda: self._calls.all_gather_list(targets, source),
+            targets,
+            "all_gather",
+            opts,
+            [source],
         )
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
@@ -245,6 +197,7 @@ class BlinkProcessGroup(ProcessGroup):
             [output],
             "all_gather_into_tensor",
             opts,
+            [source],
         )
 
     all_gather_single = _allgather_base
@@ -263,7 +216,8 @@ class BlinkProcessGroup(ProcessGroup):
             for at, source in enumerate(inputs):
                 self._calls.all_gather_list([row[at] for row in outputs], source)
 
-        return self._start(body, [each for row in outputs for each in row], "all_gather", opts)
+        results = [each for row in outputs for each in row]
+        return self._start(body, results, "all_gather", opts, inputs)
 
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -275,6 +229,7 @@ class BlinkProcessGroup(ProcessGroup):
             list(outputs),
             "all_gather_into_tensor",
             opts,
+            inputs,
         )
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -294,14 +249,18 @@ class BlinkProcessGroup(ProcessGroup):
         checked(source, "all_to_all_single")
         calls = self._calls
         if not output_split_sizes and not input_split_sizes:
-            return self._start(
-                lambda: calls.all_to_all(output, source), [output], "all_to_all_single", opts
-            )
-        targets = split_rows(output, output_split_sizes, self.size(), "output")
-        sources = split_rows(source, input_split_sizes, self.size(), "input")
-        return self._start(
-            lambda: calls.all_to_all_list(targets, sources), [output], "all_to_all_single", opts
-        )
+
+            def body() -> None:
+                calls.all_to_all(output, source)
+
+        else:
+            targets = split_rows(output, output_split_sizes, self.size(), "output")
+            sources = split_rows(source, input_split_sizes, self.size(), "input")
+
+            def body() -> None:
+                calls.all_to_all_list(targets, sources)
+
+        return self._start(body, [output], "all_to_all_single", opts, [source])
 
     all_to_all_single = alltoall_base
 
@@ -318,7 +277,11 @@ class BlinkProcessGroup(ProcessGroup):
             checked(tensor, "all_to_all")
         targets, sources = list(outputs), list(inputs)
         return self._start(
-            lambda: self._calls.all_to_all_list(targets, sources), targets, "all_to_all", opts
+            lambda: self._calls.all_to_all_list(targets, sources),
+            targets,
+            "all_to_all",
+            opts,
+            sources,
         )
 
     def gather(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Work:
@@ -327,7 +290,7 @@ class BlinkProcessGroup(ProcessGroup):
         source = checked(only_one(inputs, "gather"), "gather")
         targets = inner_list(outputs, "gather") if root == self._rank else []
         return self._start(
-            lambda: self._calls.gather(targets, source, root), targets, "gather", opts
+            lambda: self._calls.gather(targets, source, root), targets, "gather", opts, [source]
         )
 
     def scatter(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Work:
@@ -336,7 +299,7 @@ class BlinkProcessGroup(ProcessGroup):
         output = checked(only_one(outputs, "scatter"), "scatter")
         sources = inner_list(inputs, "scatter") if root == self._rank else []
         return self._start(
-            lambda: self._calls.scatter(output, sources, root), [output], "scatter", opts
+            lambda: self._calls.scatter(output, sources, root), [output], "scatter", opts, sources
         )
 
     # ---- messages ------------------------------------------------------------------------------
@@ -361,7 +324,13 @@ class BlinkProcessGroup(ProcessGroup):
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Return when all ranks have called it."""
         del timeout
-        return self._start(self._calls.barrier, [], "barrier", opts)
+        return self._start(self._barrier, [], "barrier", opts)
+
+    def _barrier(self) -> None:
+        for side in self._sides.values():  # what the group has on devices is through as well
+            side.synchronize()
+        self.communicator.synchronize()
+        self._calls.barrier()
 
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
@@ -397,6 +366,8 @@ class BlinkProcessGroup(ProcessGroup):
             for work in batch:
                 work.wait()
 
+        if any(isinstance(work, DeviceWork) for work in batch):
+            return Together(batch)
         if all(work.is_completed() for work in batch):
             wait_for_all()
             return DoneWork([])
@@ -444,16 +415,50 @@ class BlinkProcessGroup(ProcessGroup):
                 lane.join(END_GRACE_S)
 
     def _start(
-        self, body: Callable[[], Any], results: list[torch.Tensor], what: str, opts: Any
+        self,
+        body: Callable[[], Any],
+        results: list[torch.Tensor],
+        what: str,
+        opts: Any,
+        given: Sequence[torch.Tensor] = (),
     ) -> Work:
         """Carry out a collective, now or behind the caller's back as `opts` and the machine say."""
+        device = place_of([*results, *given], what)
         self._sequence += 1
         # Options say async unless told otherwise: DDP's do, and those that a script leaves out.
-        if opts is not None and opts.asyncOp and (_in_backward() == -1 or self._is_overlapping()):
-            work: Work = self._lane.submit(body, results, what)
+        is_async = opts is not None and opts.asyncOp
+        if device is not None:
+            work: Work = self._on_device(body, results, what, given, device, is_async)
+        elif is_async and (_in_backward() == -1 or self._is_overlapping()):
+            work = self._lane.submit(body, results, what)
         else:
             work = self._lane.call(body, results, what)
         return self._noted(work)
+
+    def _on_device(  # noqa: PLR0913, PLR0917 - those of `_start`
+        self,
+        body: Callable[[], Any],
+        results: list[torch.Tensor],
+        what: str,
+        given: Sequence[torch.Tensor],
+        device: int,
+        is_async: bool,
+    ) -> Work:
+        """Put a collective into a stream, after what the lane has before it."""
+        if device not in self._sides:
+            self._sides[device] = Side(device)
+        side, end = self._sides[device], None
+        tensors = [*results, *given]
+        if is_async and all(each.layout is torch.strided for each in tensors):
+
+            def aside() -> None:
+                nonlocal end
+                end = side.run(body, tensors)
+
+            self._lane.call(aside, results, what)
+        else:
+            self._lane.call(body, results, what)
+        return DeviceWork(side, end, results)
 
     def _noted(self, work: Work) -> Work:
         if self._batch is not None:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from blinkrun import buffers
 from blinkrun.communicator import Communicator
 from blinkrun.errors import CollectiveTimeoutError, InvalidBufferError, MismatchError
+from blinkrun.torch.distributed import streams
 from blinkrun.torch.distributed.work import Lane
 from blinkrun.types import Rank
 
@@ -26,7 +28,8 @@ class Messages:
 
     Messages of one tag between two ranks arrive in the order in which they were sent. What a
     script starts and goes on from (``isend``, ``irecv``) is carried out by threads: a send since it
-    may find no room in shared memory, a receive since a sender may wait for it.
+    may find no room in shared memory, a receive since a sender may wait for it. Tensors on devices
+    go through memory of the CPU, and what their stream has before is waited for.
     """
 
     def __init__(self, communicator: Communicator) -> None:
@@ -38,7 +41,8 @@ class Messages:
     def send(self, tensor: torch.Tensor, dst: Rank, tag: int, *, at_once: bool) -> Work:
         """Start to send `tensor`; `at_once` if the caller waits for it anyway."""
         self._check_peer("send", dst)
-        work = tensor.detach().contiguous()
+        on_device = buffers.device_of(tensor) is not None
+        work = streams.to_host(tensor) if on_device else tensor.detach().contiguous()
 
         def body() -> None:
             if dst == self._communicator.rank:
@@ -52,19 +56,23 @@ class Messages:
     def recv(self, tensor: torch.Tensor, src: Rank, tag: int, *, at_once: bool) -> Work:
         """Start to receive into `tensor`."""
         self._check_peer("recv", src)
+        target, put = _landing(tensor)
 
         def body() -> Rank:
-            self._receive(tensor, src, tag)
+            self._receive(target, src, tag)
+            put(target)
             return src
 
         return self._start(("from", src, tag), body, tensor, at_once=at_once)
 
     def recv_any(self, tensor: torch.Tensor, tag: int, *, at_once: bool) -> Work:
         """Start to receive into `tensor` what comes first, from any other rank."""
+        target, put = _landing(tensor)
 
         def body() -> Rank:
             src = self._first_sender(tag)
-            self._receive(tensor, src, tag)
+            self._receive(target, src, tag)
+            put(target)
             return src
 
         return self._start(("from", ANY, tag), body, tensor, at_once=at_once)
@@ -148,6 +156,17 @@ class Messages:
             raise InvalidBufferError(
                 f"{what}: rank {peer} is none of the ranks 0 to {self._communicator.size - 1}"
             )
+
+
+def _landing(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+    """Return memory of the CPU to receive into, and what brings it from there into `tensor`."""
+    if buffers.device_of(tensor) is None:
+        return tensor, _nothing
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), streams.arrival(tensor)
+
+
+def _nothing(tensor: torch.Tensor) -> None:
+    """Leave what has been received where it belongs."""
 
 
 def _line(tensor: torch.Tensor) -> torch.Tensor:

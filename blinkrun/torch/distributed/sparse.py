@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from blinkrun import buffers
 from blinkrun.errors import InvalidBufferError, MismatchError
 from blinkrun.torch.distributed.reductions import Kind, Reduction
 
@@ -23,10 +24,11 @@ def allreduce_sparse(calls: Calls, tensor: torch.Tensor, how: Reduction) -> None
     MismatchError
         On every rank, if the shapes differ.
     """
-    if tensor.layout is not torch.sparse_coo or not tensor.is_cpu:
+    is_elsewhere = not tensor.is_cpu and buffers.device_of(tensor) is None
+    if tensor.layout is not torch.sparse_coo or is_elsewhere:
         raise InvalidBufferError(
             f"allreduce: a {tensor.layout} tensor on {tensor.device}; sparse tensors must be COO"
-            " on the CPU"
+            " on the CPU or a CUDA device"
         )
     if how.kind not in (Kind.SUM, Kind.AVG):
         raise InvalidBufferError(f"allreduce: {how.name} of sparse tensors; only SUM and AVG")
