@@ -186,20 +186,22 @@ class Devices:
             return None
         if not request.device.startswith(CUDA):
             raise InvalidBufferError(
-                f"rank {self._rank}: '{name}' is on {_place(index)}, and this call is on the host; move it there"
+                f"rank {self._rank}: '{name}' is on {_place(index)}, and this call is on the host;"
+                " move it there"
             )
-        lane = self.lane(index)
         if not streams:
             views = [view for part in parts for view in (part.source, part.target) if view]
             streams = [view.stream for view in views]
         streams = tuple(dict.fromkeys(streams))
+        api = self._world.device_api(index)  # a lane cannot be made while a graph is captured
         for stream in streams:
-            if lane.api.is_capturing(stream):
+            if api.is_capturing(stream):
                 raise NotSupportedError(
                     f"rank {self._rank}: '{name}' is called while a CUDA graph is captured; named "
                     "requests are negotiated at each call and cannot be replayed: use the "
                     "communicator (blinkrun.world()) in graphs"
                 )
+        lane = self.lane(index)
         return Passage(lane, tuple(lane.mark(stream) for stream in streams), streams)
 
     def is_finite(self, view: View) -> bool:
