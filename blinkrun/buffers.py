@@ -127,6 +127,13 @@ def stream_of(item: Any) -> int:
     return 0 if stream in (None, 1) else int(stream)  # 1: the legacy default stream, called 0 too
 
 
+def is_in_no_stream(item: Any) -> bool:
+    """Whether `item`, on a device, may be used in any stream: nothing is under way in it."""
+    if is_torch(item) or is_cupy(item):
+        return False
+    return getattr(item, "__cuda_array_interface__", {}).get("stream") is None
+
+
 def record_stream(item: Any, stream: int) -> None:
     """Tell the allocator of `item`'s library that `stream` uses it too, where it wants to know."""
     if is_torch(item) and item.is_cuda:

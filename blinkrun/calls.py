@@ -42,8 +42,10 @@ def make_request(
     taken = None if out is None else view(out, f"{name}: out")
     op = _check_op(name, op, given.dtype, scales)
     count = _check_counts(collective, given, taken, size)
+    stream = given.stream
     if taken is not None:
         _check_places(name, given, taken)
+        stream = _stream_of(name, (array, given), (out, taken))
         _check_output(name, given, taken)
         if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
             given = view(_copy(array, given), name)
@@ -58,7 +60,7 @@ def make_request(
         float(scales[0]),
         float(scales[1]),
         keep=(given.owner, out),
-        stream=None if given.device is None else given.stream,
+        stream=None if given.device is None else stream,
         device=-1 if given.device is None else given.device,
     )
 
@@ -121,16 +123,24 @@ def _check_output(name: str, given: View, taken: View) -> None:
 
 
 def _check_places(name: str, given: View, taken: View) -> None:
-    """Raise unless both are on one device, or on the host, and used in the order of one stream."""
+    """Raise unless both are on one device, or both on the host."""
     if given.device != taken.device:
         raise InvalidBufferError(
             f"{name}: array is {_place(given)}, out is {_place(taken)}; both must be on one device"
         )
-    if given.device is not None and given.stream != taken.stream:
-        raise InvalidBufferError(
-            f"{name}: array is used in stream {given.stream:#x}, out in stream {taken.stream:#x};"
-            " both must be in the order of one stream"
-        )
+
+
+def _stream_of(name: str, given: tuple[Any, View], taken: tuple[Any, View]) -> int:
+    """Return the stream in whose order both arrays (with their views) are used."""
+    (array, source), (out, target) = given, taken
+    if source.device is None or source.stream == target.stream or buffers.is_in_no_stream(out):
+        return source.stream
+    if buffers.is_in_no_stream(array):
+        return target.stream
+    raise InvalidBufferError(
+        f"{name}: array is used in stream {source.stream:#x}, out in stream {target.stream:#x};"
+        " both must be in the order of one stream"
+    )
 
 
 def _place(found: View) -> str:

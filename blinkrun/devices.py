@@ -49,16 +49,25 @@ class DeviceArray:
         Address of the first element.
     owner : object
         What the memory is given back with.
+    stream : int or None
+        In whose order it is written; None if nothing has to be waited for.
     """
 
-    def __init__(
-        self, owner: Any, pointer: int, device: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    def __init__(  # noqa: PLR0913, PLR0917 - what an array is
+        self,
+        owner: Any,
+        pointer: int,
+        device: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        stream: int | None = None,
     ) -> None:
         self.owner = owner
         self.pointer = pointer
         self.device = device
         self.shape = shape
         self.dtype = dtype
+        self.stream = stream
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -67,7 +76,7 @@ class DeviceArray:
             "typestr": self.dtype.str,
             "data": (self.pointer, False),
             "strides": None,
-            "stream": None,
+            "stream": 1 if self.stream == 0 else self.stream,  # 1: the legacy default stream
             "version": 3,
         }
 
@@ -296,8 +305,15 @@ class OnDevices(ABC):
         device = -1 if given.device is None else given.device
         dtype = buffers.numpy_dtype(given.dtype)
         num_bytes = math.prod(shape) * dtype.itemsize
-        owner = _Allocation(self._devices.api(device), num_bytes)
-        return DeviceArray(owner, owner.pointer, device, shape, dtype)
+        try:
+            api = self._devices.api(device)
+        except BlinkrunError:
+            self._devices.join(
+                device
+            )  # tells the other ranks, which are about to wait for this one
+            raise
+        owner = _Allocation(api, num_bytes)
+        return DeviceArray(owner, owner.pointer, device, shape, dtype, given.stream)
 
 
 class _Allocation:
