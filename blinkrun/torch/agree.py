@@ -8,7 +8,9 @@ import torch
 
 from blinkrun.adapter.objects import allgather_object
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set
+from blinkrun.engine.request import CPU, CUDA
 from blinkrun.errors import MismatchError
+from blinkrun.torch import devices
 
 _ADVICE = "every rank must build the same model"
 
@@ -17,7 +19,8 @@ def describe(value: Any) -> str:
     """Return dtype, shape and kind of device of a tensor in words; the CPU goes without saying."""
     if not isinstance(value, torch.Tensor):
         return "no tensor"
-    where = "" if value.is_cpu else f" on {value.device.type}"
+    kind = value.device.type if devices.index_of(value) is None else CUDA
+    where = "" if kind == CPU else f" on {kind}"
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}{where}"
 
 

@@ -47,6 +47,11 @@ class Disguise:
         devices.as_tensor = self._as_tensor  # type: ignore[assignment]
         devices.follow = self._followed  # type: ignore[assignment]
 
+    def close(self) -> None:
+        """Give the stream back; the disguise stays on."""
+        self.device.synchronize(self.stream)
+        self.device.free_stream(self.stream)
+
     def _where(self, item: Any) -> int | None:
         if isinstance(item, torch.Tensor):
             return self._index if self._chooses(item) else None

@@ -108,7 +108,7 @@ def backward_on_several_streams():
 
         def spy(requests, **how):
             handles = submit_all(requests, **how)
-            seen.extend(h.passage.streams for h in handles if h.passage is not None)
+            seen.extend(h.passage.streams for h in handles if ".bucket" in h.name)
             return handles
 
         running.submit_all = spy

@@ -9,15 +9,15 @@ import importlib
 import warnings
 
 import torch
+import torch_suite
 from support.fake_cuda import FakeMachine
 from support.torch_disguise import Disguise
-from torch_suite import attempt
 
 import blinkrun.torch as blink
 
 
-def run_all(modules, left_out):
-    """Run the cases of `modules` but those `left_out`, in disguise."""
+def run_all(left_out, modules=()):
+    """Run the cases of `modules`, by default those of the CPU, but those `left_out`."""
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     blink.init()
@@ -25,17 +25,17 @@ def run_all(modules, left_out):
     machine.install()
     disguise = Disguise(machine, blink.rank(), lambda tensor: True)
     results = {}
-    for name in modules:
-        module = importlib.import_module(name)
+    for module in map(importlib.import_module, modules) if modules else torch_suite.MODULES:
         if hasattr(module, "DISGUISE"):
             module.DISGUISE.append(disguise)
         for case in module.CASES:
             if case not in left_out:
                 before = disguise.follows
-                results[case] = attempt(getattr(module, case))
+                results[case] = torch_suite.attempt(getattr(module, case))
                 results[f"{case} on device"] = {"returned": disguise.follows > before}
     gc.collect()
     blink.shutdown()
+    disguise.close()
     results["left"] = {"returned": machine.leaks()}
     machine.close()
     return results
