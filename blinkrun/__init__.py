@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blinkrun.runtime import init, is_initialized, shutdown, world
+from blinkrun.runtime import init, is_initialized, local_device, shutdown, world
 from blinkrun.types import Op
 from blinkrun.version import __version__
 
@@ -45,6 +45,7 @@ __all__ = [
     "empty",
     "init",
     "is_initialized",
+    "local_device",
     "local_rank",
     "local_size",
     "rank",

@@ -17,6 +17,7 @@ import torch
 
 from blinkrun import (
     is_initialized,
+    local_device,
 )
 from blinkrun.adapter.built import (
     ccl_built,
@@ -164,6 +165,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "local_device",
     "local_rank",
     "local_size",
     "mpi_built",
