@@ -4,7 +4,9 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "group.hpp"
@@ -69,5 +71,9 @@ void bind_journal(pybind11::class_<Handle>& group);
 void bind_p2p(pybind11::class_<Handle>& group);
 void bind_packing(pybind11::module_& m);
 void bind_foreign(pybind11::module_& m);
+void bind_proxy(pybind11::module_& m);
+
+// Of what `native.wire_words` makes of a wire.
+MpiConfig mpi_config(const std::map<std::string, int64_t>& wire);
 
 }  // namespace blinkrun

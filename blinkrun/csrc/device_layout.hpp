@@ -21,12 +21,13 @@ constexpr uint32_t kDeviceFlags = 4096;      // of a rank: flags times pieces
 constexpr uint32_t kDeviceStreams = 1024;    // of a rank: streams times pieces
 constexpr uint32_t kDeviceLanes = 32;        // that one block runs in turns
 constexpr uint32_t kDeviceOperands = 72;     // of one reduce
+constexpr uint32_t kDeviceVerdicts = 16;     // calls of which other hosts tell before kernels ask
 constexpr uint32_t kRingDepth = 4;           // chunks of a message stream that host memory holds
 
 // What a rank calls, as CallDesc is for ranks that share memory. Everything but the offsets must agree.
 struct DeviceDesc {
   uint64_t count;       // elements of a block
-  uint64_t input;       // offset in the rank's arena; kDevicePrivate: anywhere else
+  uint64_t input;       // offset in the rank's arena; kDevicePrivate: anywhere else; 0: gives none
   uint64_t output;
   uint64_t scales;      // hash of pre- and postscale, made by the host
   int32_t root;
@@ -40,30 +41,40 @@ struct alignas(64) DevicePost {
 };
 static_assert(sizeof(DevicePost) == 64, "one transfer tells a peer everything");
 
-// Behind it: uint64_t flags[kDeviceRanks][kDeviceFlags], by the rank that signals; a flag holds
-// call << 32 | chunks done.
+// What flags and counters hold: calls are so many that they never wrap, chunks are fewer than 2^24.
+constexpr uint32_t kDeviceChunkBits = 24;
+BLINKRUN_FN uint64_t device_count(uint64_t call, uint64_t chunks) {
+  return (call << kDeviceChunkBits) + chunks;
+}
+
+// Behind it: uint64_t flags[kDeviceRanks][kDeviceFlags], by the rank that signals, and
+// uint64_t taken[kDeviceStreams], of messages: all hold a device_count.
 struct alignas(128) DeviceControl {
   uint64_t seq;           // the rank's own: calls begun and ended. The kernel's last block counts it up
   uint32_t blocks_done;   // the rank's own: of the call that runs
-  uint32_t failed;        // the rank's own: some block has ended with an error; the others follow
+  uint32_t failed;        // the rank's own: DeviceError of the block that ended first; others follow
   alignas(64) DevicePost posts[2][kDeviceRanks];  // by parity of the call and the rank that posts
 };
 
 constexpr size_t kDeviceControlBytes =
-    (sizeof(DeviceControl) + size_t(kDeviceRanks) * kDeviceFlags * 8 + 4095) / 4096 * 4096;
+    (sizeof(DeviceControl) + size_t(kDeviceRanks) * kDeviceFlags * 8 + kDeviceStreams * 8 + 4095) /
+    4096 * 4096;
 constexpr size_t kDeviceEagerBytes = 1 << 20;  // of one of the two
 
 BLINKRUN_FN uint64_t* device_flags(DeviceControl* control, uint32_t from) {
   return reinterpret_cast<uint64_t*>(control + 1) + size_t(from) * kDeviceFlags;
 }
 
-enum class DeviceError : uint32_t { kNone, kAborted, kTimeout, kMismatch, kNoProgram };
+BLINKRUN_FN uint64_t* device_taken(DeviceControl* control) { return device_flags(control, kDeviceRanks); }
 
-// How a call ended badly, for the host. `code` is written last, once: the first error counts until the
-// host has cleared it.
+// kNoRoom: more lanes than the blocks take, or more slots than the memory holds.
+enum class DeviceError : uint32_t { kNone, kAborted, kTimeout, kMismatch, kNoProgram, kNoRoom };
+
+// How a call ended badly, for the host. `code` is written last: the first error counts until the host
+// has set it to 0 again.
 struct DeviceReport {
   uint32_t code;          // DeviceError
-  uint32_t claimed;       // by the first block that failed
+  uint32_t unused;
   uint64_t seq;           // of the call
   int32_t channel;        // -1: at entry
   uint32_t piece;
@@ -71,14 +82,14 @@ struct DeviceReport {
   uint32_t step;          // index in the channel
   uint32_t kind;          // StepKind of it
   int32_t peer;           // whom it waited for, on this host; of messages: among all ranks
-  uint32_t flag;          // or stream
+  uint32_t flag;          // or stream; at entry: 1 if it was about other hosts
   uint32_t missing;       // at entry: mask of the ranks that have not come
-  uint32_t unused;
+  uint32_t size;          // of this host: as many of `descs` are set
   DeviceDesc desc;        // what this rank called
   DeviceDesc descs[kDeviceRanks];  // kMismatch: what each rank called
 };
 
-// Of one stream of messages and one piece: call << 32 | chunks.
+// Of one stream of messages and one piece; each holds a device_count.
 struct DeviceCounts {
   uint64_t started;  // by the kernel: Send has filled the ring, or Recv let the chunk come
   uint64_t through;  // by the proxy: sent, or arrived in the ring
@@ -90,6 +101,9 @@ struct alignas(128) DeviceHost {
   uint32_t unused;
   uint64_t through;       // by the kernel: the number of the last call that is through, well or badly
   alignas(128) DeviceReport report;
+  // By the proxy, for calls on several hosts: call << 1 | whether it differs between hosts; by the
+  // call's number modulo kDeviceVerdicts.
+  alignas(128) uint64_t verdicts[kDeviceVerdicts];
   alignas(128) DeviceCounts counts[kDeviceStreams];
 };
 
@@ -117,8 +131,9 @@ struct FlatProgram {
   int32_t root;
   uint32_t shares, size, slots, slot_depth, eager, pipelined, flags;
   uint32_t all, pieces;           // pieces: blocks per channel, each with its own flags and slots
-  uint32_t num_prologue, num_channels, num_steps, num_operands, num_streams, unused;
-  uint64_t chunk_bytes;           // 0: by the call's size
+  uint32_t num_prologue, num_channels, num_steps, num_operands, num_streams;
+  uint32_t rank;                  // whose it is, on its host
+  uint64_t chunk_bytes;           // 0: by the call's size; over several hosts never
   uint32_t channels_at, steps_at, operands_at, streams_at;  // in bytes
 };
 

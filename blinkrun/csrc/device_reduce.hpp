@@ -13,14 +13,6 @@
 #include "portable.hpp"
 #include "types.hpp"
 
-#if defined(__CUDACC__)
-#define BLINKRUN_UNROLL _Pragma("unroll")
-#define BLINKRUN_ROLLED _Pragma("unroll 1")  // what is not known beforehand: code that is short, and soon made
-#else
-#define BLINKRUN_UNROLL
-#define BLINKRUN_ROLLED
-#endif
-
 #if !defined(__CUDACC_RTC__)
 #include <cstring>
 #endif

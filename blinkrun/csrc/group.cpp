@@ -42,16 +42,6 @@ GroupConfig patient(GroupConfig config) {
   return config;
 }
 
-bool rooted(Collective c) { return c == Collective::kBroadcast || c == Collective::kReduce; }
-
-bool takes_input(Collective c, int32_t root, uint32_t rank) {
-  return c != Collective::kBroadcast || uint32_t(root) == rank;
-}
-
-bool takes_output(Collective c, int32_t root, uint32_t rank) {
-  return c != Collective::kReduce || uint32_t(root) == rank;
-}
-
 }  // namespace
 
 Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
@@ -76,6 +66,7 @@ Group::Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas)
 }
 
 void Group::load(Program program) {
+  if (for_devices(program)) throw std::invalid_argument("program is for devices");
   if (program.size != config_.size || program.all != total())
     throw std::invalid_argument("program is for another size");
   if (program.flags > kFlagsPerRank)
@@ -201,6 +192,8 @@ void Group::enter(const Call& call, const Caller& caller) {
 
 std::string Group::describe(const CallDesc& desc) const {
   const auto c = Collective(desc.collective);
+  if (c == Collective::kAllgather && desc.scales == hash_scales(1.0, 2.0))
+    return "a first call on a device";  // blinkrun/devices.py: nothing else has scales there
   std::string text = kCollectiveNames[desc.collective];
   if (c == Collective::kBarrier) return text;
   text += " of " + std::to_string(desc.count) + " " + kDTypeNames[desc.dtype];
@@ -216,6 +209,7 @@ std::string Group::call_text(const Call& call) const {
   desc.collective = uint8_t(call.collective);
   desc.dtype = uint8_t(call.dtype);
   desc.op = uint8_t(call.op);
+  desc.scales = hash_scales(call.prescale, call.postscale);
   return describe(desc) + ", call " + std::to_string(seq_);
 }
 

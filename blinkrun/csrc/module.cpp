@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bindings.hpp"
+#include "flat.hpp"
 
 namespace py = pybind11;
 
@@ -29,6 +30,26 @@ void wait_for_job(Job& job) {
 }
 
 }  // namespace
+
+MpiConfig mpi_config(const std::map<std::string, int64_t>& wire) {
+  MpiConfig mpi{};
+  if (wire.empty()) return mpi;
+  mpi.isend = uintptr_t(wire.at("isend"));
+  mpi.irecv = uintptr_t(wire.at("irecv"));
+  mpi.testsome = uintptr_t(wire.at("testsome"));
+  mpi.cancel = uintptr_t(wire.at("cancel"));
+  mpi.request_free = uintptr_t(wire.at("request_free"));
+  mpi.get_count = uintptr_t(wire.at("get_count"));
+  mpi.error_string = uintptr_t(wire.at("error_string"));
+  mpi.finalized = uintptr_t(wire.at("finalized"));
+  mpi.comm = uint64_t(wire.at("comm"));
+  mpi.byte = uint64_t(wire.at("byte"));
+  mpi.request_null = uint64_t(wire.at("request_null"));
+  mpi.request_bytes = uint32_t(wire.at("request_bytes"));
+  mpi.status_bytes = uint32_t(wire.at("status_bytes"));
+  mpi.piece_bytes = size_t(wire.at("piece_bytes"));
+  return mpi;
+}
 
 void Handle::run(const Call& call, bool may_spin) {
   refuse_after_fork();
@@ -211,26 +232,6 @@ void format_control(int fd, size_t size, size_t num_resources) {
   control.header->num_resources = uint32_t(num_resources);
 }
 
-MpiConfig mpi_config(const std::map<std::string, int64_t>& wire) {
-  MpiConfig mpi{};
-  if (wire.empty()) return mpi;
-  mpi.isend = uintptr_t(wire.at("isend"));
-  mpi.irecv = uintptr_t(wire.at("irecv"));
-  mpi.testsome = uintptr_t(wire.at("testsome"));
-  mpi.cancel = uintptr_t(wire.at("cancel"));
-  mpi.request_free = uintptr_t(wire.at("request_free"));
-  mpi.get_count = uintptr_t(wire.at("get_count"));
-  mpi.error_string = uintptr_t(wire.at("error_string"));
-  mpi.finalized = uintptr_t(wire.at("finalized"));
-  mpi.comm = uint64_t(wire.at("comm"));
-  mpi.byte = uint64_t(wire.at("byte"));
-  mpi.request_null = uint64_t(wire.at("request_null"));
-  mpi.request_bytes = uint32_t(wire.at("request_bytes"));
-  mpi.status_bytes = uint32_t(wire.at("status_bytes"));
-  mpi.piece_bytes = size_t(wire.at("piece_bytes"));
-  return mpi;
-}
-
 std::unique_ptr<Handle> join(uint32_t rank, std::vector<int32_t> names, int control_fd,
                              const std::vector<int>& arena_fds, size_t arena_bytes,
                              double timeout_s, uint32_t spins, double yield_s, size_t chunk_bytes,
@@ -267,6 +268,11 @@ void load_program(Handle& handle, const py::array_t<int32_t, py::array::c_style>
   handle.group->load(std::move(program));
 }
 
+py::bytes flatten_words(const py::array_t<int32_t, py::array::c_style>& words, uint32_t pieces,
+                        uint64_t chunk_bytes) {
+  return flatten(decode_program(words.data(), size_t(words.size())), pieces, chunk_bytes);
+}
+
 void bind_failures(py::module_& m) {
   static PyObject* failure_type = PyErr_NewException("blinkrun._core.Failure", PyExc_RuntimeError, nullptr);
   m.attr("Failure") = py::reinterpret_borrow<py::object>(failure_type);
@@ -298,6 +304,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("control_bytes", &Control::bytes, py::arg("size"), py::arg("num_resources") = 0);
   m.def("format_control", &format_control, py::arg("fd"), py::arg("size"),
         py::arg("num_resources") = 0);
+  m.def("flatten", &flatten_words, py::arg("words"), py::arg("pieces"), py::arg("chunk_bytes") = 0,
+        "A program for devices as the kernel reads it.");
+  m.def("device_layout", &device_layout, "Sizes, offsets and limits of device_layout.hpp.");
   m.attr("ARENA_RESERVED") = kHeapStart;
   m.attr("EAGER_AREA") = kEagerBytes;
   m.attr("FLAGS_PER_RANK") = kFlagsPerRank;
@@ -308,6 +317,7 @@ PYBIND11_MODULE(_core, m) {
 
   bind_packing(m);
   bind_foreign(m);
+  bind_proxy(m);
   py::class_<Handle> group(m, "Group");
   bind_journal(group);
   bind_p2p(group);

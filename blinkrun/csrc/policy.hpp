@@ -13,12 +13,6 @@ namespace blinkrun {
 constexpr size_t kHostsChunk = 128 << 10;  // of all, unless the program says another
 constexpr size_t kCachedSlots = 16 << 20;  // of all ranks together: half of a common last-level cache
 
-inline bool reduces(Collective c) {
-  return c == Collective::kAllreduce || c == Collective::kReduce || c == Collective::kReducescatter;
-}
-
-inline bool over_hosts(const Program& program) { return program.version == 3; }
-
 // Room for a block; where there are several hosts, a head lies before it.
 inline size_t eager_slot_bytes(const Program& program) {
   const size_t ring = std::max<size_t>(size_t(program.slots) * program.slot_depth, 1);

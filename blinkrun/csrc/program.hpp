@@ -1,5 +1,4 @@
-// A rank's program, decoded from the words that blinkrun/schedule/encode.py writes, and the
-// arithmetic from shares to elements of blinkrun/schedule/chunking.py.
+// A rank's program, decoded from the words that blinkrun/schedule/encode.py writes.
 #pragma once
 
 #include <algorithm>
@@ -8,44 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "steps.hpp"
 #include "types.hpp"
 
 namespace blinkrun {
-
-enum class Buffer : int32_t { kInput, kOutput, kScratch };
-enum class Addressing : int32_t { kDirect, kStaged, kOutputOnly };
-enum class StepKind : int32_t { kWait, kSignal, kReduce, kSend, kRecv, kSent, kArrived };
-
-struct Operand {
-  int32_t rank;
-  Buffer buffer;
-  int32_t index;
-  uint32_t link;  // number + 1 of the emulated machine's link that carries it; 0: none
-};
-
-struct Step {
-  StepKind kind;
-  int32_t rank = 0;   // wait: whose flag; messages: the other rank, among all
-  int32_t flag = 0;   // wait, signal; messages: number of the stream in the program
-  int32_t lag = 0;    // wait, sent, arrived
-  bool final = false; // reduce
-  bool linked = false; // reduce: some operand is carried by a link
-  uint32_t first = 0; // reduce: operands [first, first + num_dsts + num_srcs) of the program;
-                      // send, receive: the operand
-  uint32_t num_dsts = 0;
-  uint32_t num_srcs = 0;
-};
 
 // Messages of this rank with one on another host, in order.
 struct Stream {
   uint32_t rank;
   uint32_t number;
   bool sends;
-};
-
-struct Channel {
-  uint32_t start, stop;  // shares
-  uint32_t first_step, num_steps;
 };
 
 struct Program {
@@ -59,12 +30,16 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Operand> operands;
   uint32_t all = 0;  // ranks on all hosts; `size` are those of this one
+  uint32_t rank = 0;  // version 4: whose it is, on its host
   std::vector<Stream> streams;
   uint32_t max_operands = 0;  // of one reduce
   uint32_t version = 1;
   uint64_t most_bytes = UINT64_MAX;  // largest call that it is for
   uint64_t chunk_bytes = 0;  // of a pipelined program; 0: by the call's size
 };
+
+inline bool over_hosts(const Program& program) { return program.version == 3; }
+inline bool for_devices(const Program& program) { return program.version == 4; }
 
 class WordReader {
  public:
@@ -92,6 +67,7 @@ inline Operand decode_operand(const Program& program, WordReader& in, int32_t ra
   operand.index = in.next();
   if (uint32_t(rank) >= program.size || uint32_t(operand.buffer) > 2 || operand.index < 0)
     throw std::invalid_argument("program addresses a rank or buffer that does not exist");
+  if (program.version == 2 || for_devices(program)) operand.link = in.count();
   return operand;
 }
 
@@ -105,7 +81,7 @@ inline int32_t find_stream(Program& program, const Stream& wanted) {
   return int32_t(program.streams.size()) - 1;
 }
 
-// A message's memory is this rank's own; which of the host's it is, the group knows.
+// A message's memory is this rank's own; which of the host's it is, the group knows, or the program.
 inline void decode_message(Program& program, WordReader& in, Step& step) {
   step.rank = in.next();
   const uint32_t number = in.count();
@@ -118,7 +94,7 @@ inline void decode_message(Program& program, WordReader& in, Step& step) {
     return;
   }
   step.first = uint32_t(program.operands.size());
-  program.operands.push_back(decode_operand(program, in, 0));
+  program.operands.push_back(decode_operand(program, in, int32_t(program.rank)));
 }
 
 inline void decode_reduce(Program& program, WordReader& in, Step& step) {
@@ -127,12 +103,20 @@ inline void decode_reduce(Program& program, WordReader& in, Step& step) {
   step.num_srcs = in.count();
   step.first = uint32_t(program.operands.size());
   for (uint32_t i = 0; i < step.num_dsts + step.num_srcs; ++i) {
-    Operand operand = decode_operand(program, in, in.next());
-    operand.link = program.version == 2 ? in.count() : 0;
+    const Operand operand = decode_operand(program, in, in.next());
     step.linked |= operand.link != 0;
     program.operands.push_back(operand);
   }
   program.max_operands = std::max(program.max_operands, step.num_dsts + step.num_srcs);
+}
+
+// Which ranks wait for a flag, in two halves.
+inline uint32_t decode_mask(const Program& program, WordReader& in) {
+  const uint32_t low = in.count(), high = in.count();
+  const uint64_t mask = low | uint64_t(high) << 16;
+  if (low >> 16 || high >> 16 || mask >> std::min(program.size, 32u))
+    throw std::invalid_argument("program signals ranks that do not exist");
+  return uint32_t(mask);
 }
 
 inline Step decode_step(Program& program, WordReader& in) {
@@ -151,6 +135,7 @@ inline Step decode_step(Program& program, WordReader& in) {
   if (step.kind == StepKind::kWait) step.rank = in.next();
   step.flag = in.next();
   if (step.kind == StepKind::kWait) step.lag = in.next();
+  if (step.kind == StepKind::kSignal && for_devices(program)) step.first = decode_mask(program, in);
   if (uint32_t(step.rank) >= program.size || uint32_t(step.flag) >= program.flags)
     throw std::invalid_argument("program waits for a flag that does not exist");
   return step;
@@ -170,7 +155,7 @@ inline Program decode_program(const int32_t* words, size_t size) {
   WordReader in(words, size);
   Program program{};
   program.version = in.count();
-  if (program.version < 1 || program.version > 3)
+  if (program.version < 1 || program.version > 4)
     throw std::invalid_argument("program is of another version of blinkrun");
   program.collective = Collective(in.next());
   program.root = in.next();
@@ -184,29 +169,14 @@ inline Program decode_program(const int32_t* words, size_t size) {
   program.pipelined = in.next() != 0;
   program.flags = in.count();
   const uint32_t num_prologue = in.count(), num_channels = in.count();
-  program.all = program.version == 3 ? in.count() : program.size;
+  program.all = program.version >= 3 ? in.count() : program.size;
+  program.rank = for_devices(program) ? in.count() : 0;
+  if (for_devices(program) && program.rank >= program.size)
+    throw std::invalid_argument("program is of a rank that does not exist");
   for (uint32_t i = 0; i < num_prologue; ++i) program.prologue.push_back(decode_channel(program, in));
   for (uint32_t i = 0; i < num_channels; ++i) program.channels.push_back(decode_channel(program, in));
   if (!in.done()) throw std::invalid_argument("program has words after its end");
   return program;
-}
-
-// Element where share `share` of a block begins: whole cache lines, except the end.
-inline uint64_t boundary(uint64_t share, uint64_t shares, uint64_t count, uint64_t item_bytes) {
-  if (share == shares) return count;
-  const uint64_t align = kCacheLine / item_bytes;
-  const uint64_t element = uint64_t((unsigned __int128)count * share / shares);
-  return element / align * align;
-}
-
-// By how much the first chunk of a channel is shorter than the others, in elements: channels that
-// share a link must not all wait at the same time (chunking.py).
-inline uint64_t first_skip(const Channel& channel, uint64_t elements, uint64_t chunk_elements,
-                           uint64_t item_bytes) {
-  constexpr uint64_t golden = 0x9E3779B97F4A7C15, many = 4;
-  if (elements / many < chunk_elements) return 0;
-  const uint64_t scattered = channel.start * golden >> 32, align = kCacheLine / item_bytes;
-  return uint64_t((unsigned __int128)scattered * chunk_elements >> 32) / align * align;
 }
 
 }  // namespace blinkrun

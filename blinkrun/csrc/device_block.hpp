@@ -1,0 +1,631 @@
+// One block's run of one call on a device: what `kernels.cu` and its host build share.
+//
+// A block is a machine of turns that never wait. One thread of it takes them:
+//
+//   block.begin(call, machine);
+//   for (;;) {
+//     const DeviceTurn turn = block.turn();
+//     if (turn == DeviceTurn::kThrough) break;
+//     if (turn == DeviceTurn::kIdle) relax;
+//     if (turn == DeviceTurn::kMove) move;  // by all threads: block.move(), block.pointer(i)
+//   }
+//
+// Between a kMove and the next turn all threads of the block may call `move`, `pointer` and `scaled`;
+// before that turn the move is done, by a barrier. All that is called here, one thread calls.
+//
+// A Machine is what a block is made of:
+//   uint32_t index(), blocks()                which one it is, of how many
+//   uint64_t load(const uint64_t*)            acquire, from memory that other devices and the host write
+//   uint32_t peek(const uint32_t*)            the same without order
+//   void fence()                              what the block's threads did comes before its next stores
+//   void store(uint64_t*, uint64_t)           after a fence: a release
+//   void store(uint32_t*, uint32_t)
+//   uint32_t add(uint32_t*)                   one more, of this device's memory, acquire and release; what was
+//   bool claim(uint32_t*, uint32_t)           put a value where 0 is, of this device's memory; whether it was
+//   uint64_t now_ns()
+//
+// Entry: the first block runs the prologue of an eager program and posts the call to every rank, and
+// every block waits for everyone's post. All see the same posts, so all agree on the program, or that
+// the calls differ. Where there are several hosts, every block then waits for the proxy's verdict:
+// whether the other hosts call the same. Lanes: a channel has `pieces` lanes, each with a piece of the range and flags and
+// slots of its own; lane l = channel * pieces + piece is block l % blocks', which runs its lanes in
+// turns. The block that leaves last counts the call.
+//
+// Messages with other hosts go through rings in pinned host memory, for each stream and piece
+// kRingDepth chunks of `slot_bytes()`, which the host's proxy sends and fills. Send waits until
+// `through` leaves room, fills a slot and counts `started`. Recv counts `started`: chunk k may come into
+// slot k % kRingDepth, from which chunk k - kRingDepth has been taken. The lane of the Recv takes what
+// has come (`through`) in turns of its own and counts `taken`, at which Arrived looks. A lane is done
+// when its messages are through and taken, so rings are empty between calls.
+#pragma once
+
+#include "device_layout.hpp"
+#include "types.hpp"
+
+namespace blinkrun {
+
+enum class DeviceTurn : uint32_t { kBusy, kIdle, kMove, kThrough };
+
+// Of flat programs; the largest eager block and the chunk follow from what all ranks know.
+BLINKRUN_FN const Channel* flat_channels(const FlatProgram* p) {
+  return reinterpret_cast<const Channel*>(reinterpret_cast<const char*>(p) + p->channels_at);
+}
+BLINKRUN_FN const Step* flat_steps(const FlatProgram* p) {
+  return reinterpret_cast<const Step*>(reinterpret_cast<const char*>(p) + p->steps_at);
+}
+BLINKRUN_FN const Operand* flat_operands(const FlatProgram* p) {
+  return reinterpret_cast<const Operand*>(reinterpret_cast<const char*>(p) + p->operands_at);
+}
+BLINKRUN_FN const FlatStream* flat_streams(const FlatProgram* p) {
+  return reinterpret_cast<const FlatStream*>(reinterpret_cast<const char*>(p) + p->streams_at);
+}
+
+BLINKRUN_FN uint64_t whole_lines(uint64_t bytes) { return bytes / kCacheLine * kCacheLine; }
+
+// Chunks that the slots of a rank hold.
+BLINKRUN_FN uint64_t ring_chunks(const FlatProgram& p) {
+  return uint64_t(p.slots) * p.slot_depth * p.pieces;
+}
+
+// Largest block that an eager program takes.
+BLINKRUN_FN uint64_t eager_slot_bytes(const FlatProgram& p) {
+  return whole_lines(kDeviceEagerBytes / larger(ring_chunks(p), uint64_t(1)));
+}
+
+// Chunk of a call, in bytes; 0: each part is one. Over several hosts it is the same for every call.
+BLINKRUN_FN uint64_t device_chunk_bytes(const DeviceGroup& group, const FlatProgram& p,
+                                        uint64_t block_bytes) {
+  if (p.all > p.size) return whole_lines(p.chunk_bytes);
+  if (p.eager || !p.pipelined) return 0;
+  constexpr uint64_t least = 16 << 10;
+  const uint64_t part = block_bytes / larger(p.size, 1u) / p.pieces;
+  uint64_t chunk = p.chunk_bytes;
+  if (!chunk) chunk = smaller(group.chunk_bytes, larger(part / 4, least));
+  if (const uint64_t ring = ring_chunks(p)) chunk = smaller(chunk, group.scratch_bytes / ring);
+  return larger(whole_lines(chunk), uint64_t(kCacheLine));
+}
+
+// A piece of a channel in a call on blocks of `count`, in chunks of `chunk_bytes`.
+BLINKRUN_FN Range device_range(const FlatProgram& p, const Channel& channel, uint32_t piece,
+                               uint64_t count, uint64_t item_bytes, uint64_t chunk_bytes) {
+  Range range;
+  range.lo = boundary(channel.start, p.shares, count, item_bytes);
+  range.hi = boundary(channel.stop, p.shares, count, item_bytes);
+  range = piece_of(range, piece, p.pieces, item_bytes);
+  const uint64_t elements = range.hi - range.lo, most = chunk_bytes / item_bytes;
+  range.chunk_elements = chunk_bytes ? most : larger(elements, uint64_t(1));
+  range.skip = chunk_bytes ? first_skip(channel, elements, most, item_bytes) : 0;
+  return range;
+}
+
+BLINKRUN_FN bool same_device_call(const DeviceDesc& a, const DeviceDesc& b) {
+  return a.count == b.count && a.scales == b.scales && a.root == b.root &&
+         a.collective == b.collective && a.dtype == b.dtype && a.op == b.op;
+}
+
+// Combine `num_srcs` operands left to right and store the result in each of `num_dsts`. One source that
+// nothing scales or divides is copied bit by bit.
+struct DeviceMove {
+  uint64_t elements;
+  uint32_t num_dsts, num_srcs;
+  double prescale;   // of the sources that are `scaled`; 1: of none
+  double postscale;  // of the result; 1: nothing
+  int64_t divisor;   // of the result; 1: nothing
+};
+
+template <class Machine> class DeviceBlock {
+ public:
+  static constexpr bool kMessages = true;  // of the policy that `advance` takes
+
+  // `call` must outlive the run.
+  BLINKRUN_FN void begin(const DeviceCall& call, const Machine& machine) {
+    call_ = &call;
+    group_ = call.group;
+    machine_ = machine;
+    control_ = group_->mine[group_->rank];
+    seq_ = control_->seq + 1;
+    item_ = uint32_t(itemsize(DType(call.dtype)));
+    wanted_ = moved_ = taking_ = went_ = false;
+    looks_ = 0;
+    idle_since_ns_ = 0;
+    open_ = at_ = 0;
+    missing_ = 0;
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; r < group_->size; ++r) missing_ |= 1u << r;
+    program_ = call.count ? eager_program() : nullptr;
+    phase_ = machine_.index() == 0 ? Phase::kPrologue : Phase::kEntry;
+    if (control_->failed) phase_ = Phase::kLeave;
+    if (phase_ == Phase::kPrologue && program_) layout();
+  }
+
+  BLINKRUN_FN DeviceTurn turn() {
+    if (wanted_) {
+      wanted_ = false;
+      moved_ = true;
+    }
+    switch (phase_) {
+      case Phase::kPrologue: return prologue();
+      case Phase::kEntry: return entry();
+      case Phase::kRun: return run();
+      case Phase::kLeave: return leave();
+      default: return DeviceTurn::kThrough;
+    }
+  }
+
+  BLINKRUN_FN const DeviceMove& move() const { return move_; }
+
+  // Operand `i` of the move, destinations first.
+  BLINKRUN_FN char* pointer(uint32_t i) const {
+    if (ring_ && (i == 0) == ring_is_dst_) return ring_;
+    return address(flat_operands(program_)[ring_ ? operand_ : operand_ + i]);
+  }
+
+  // Whether operand `i`, a source, is multiplied by `prescale`.
+  BLINKRUN_FN bool scaled(uint32_t i) const {
+    return move_.prescale != 1.0 && flat_operands(program_)[operand_ + i].buffer == Buffer::kInput;
+  }
+
+  // Of the ring slots of messages.
+  BLINKRUN_FN uint64_t slot_bytes() const { return slot_bytes_; }
+
+  // ---- the policy of `advance`
+
+  BLINKRUN_FN bool pass(const Step& wait, const ChannelState& state) {
+    const uint64_t need = state.chunk + 1;
+    if (need <= uint64_t(wait.lag)) return true;
+    const uint64_t* flags = device_flags(group_->mine[wait.rank], uint32_t(wait.rank));
+    return machine_.load(flags + in_piece(wait.flag)) >= count(need - uint64_t(wait.lag));
+  }
+
+  BLINKRUN_FN Went reduce(const Step& step, const ChannelState& state) {
+    if (moved_) {
+      moved_ = false;
+      return Went::kWhole;
+    }
+    const bool reducing = reduces(Collective(call_->collective));
+    const bool finish = step.final && reducing;
+    want(step.first, step.num_dsts, step.num_srcs, state.range, state.chunk);
+    move_.prescale = reducing ? call_->prescale : 1.0;
+    move_.postscale = finish ? call_->postscale : 1.0;
+    move_.divisor = finish && Op(call_->op) == Op::kAverage ? int64_t(group_->all) : 1;
+    return Went::kHeld;
+  }
+
+  BLINKRUN_FN void signal(const Step& step, const ChannelState& state) {
+    machine_.fence();
+    BLINKRUN_ROLLED
+    for (uint32_t left = step.first, r = 0; left; left >>= 1, ++r)
+      if (left & 1)
+        machine_.store(device_flags(group_->to[r], group_->rank) + in_piece(step.flag),
+                       count(state.chunk + 1));
+  }
+
+  BLINKRUN_FN bool message(const Step& step, const ChannelState& state) {
+    const uint64_t need = state.chunk + 1;
+    const uint32_t stream = in_piece(step.flag);
+    DeviceCounts& counts = group_->host->counts[stream];
+    if (step.kind == StepKind::kSent)
+      return need <= uint64_t(step.lag) ||
+             machine_.load(&counts.through) >= count(need - uint64_t(step.lag));
+    if (step.kind == StepKind::kArrived)
+      return need <= uint64_t(step.lag) ||
+             machine_.load(device_taken(control_) + stream) >= count(need - uint64_t(step.lag));
+    if (step.kind == StepKind::kRecv) {
+      if (need > kRingDepth && taken(stream) < need - kRingDepth) return false;
+    } else if (moved_) {
+      moved_ = false;
+    } else {
+      if (need > kRingDepth && machine_.load(&counts.through) < count(need - kRingDepth)) return false;
+      want(step.first, 1, 1, state.range, state.chunk);
+      want_ring(stream, state.chunk, true);
+      return false;
+    }
+    machine_.fence();
+    machine_.store(&counts.started, count(need));
+    return true;
+  }
+
+ private:
+  enum class Phase : uint32_t { kPrologue, kEntry, kRun, kLeave, kThrough };
+  struct Lane {
+    ChannelState state;
+    uint32_t piece;
+    bool receives;
+    bool sends;
+  };
+  static constexpr uint32_t kLooks = 64;  // at nothing, between two at clock and host
+
+  BLINKRUN_FN uint32_t in_piece(int32_t index) const {
+    return uint32_t(index) * program_->pieces + piece_;
+  }
+  BLINKRUN_FN uint64_t count(uint64_t chunks) const { return device_count(seq_, chunks); }
+
+  BLINKRUN_FN const FlatProgram* program(DeviceVariant variant) const {
+    return call_->programs[uint32_t(variant)];
+  }
+
+  BLINKRUN_FN const FlatProgram* eager_program() const {
+    const FlatProgram* eager = program(DeviceVariant::kEager);
+    const uint64_t bytes = call_->count * item_;
+    return eager && bytes <= smaller(call_->eager_bytes, eager_slot_bytes(*eager)) ? eager : nullptr;
+  }
+
+  // ---- memory
+
+  BLINKRUN_FN void layout() {
+    const uint64_t areas = kDeviceControlBytes;
+    if (program_->eager) {
+      chunk_bytes_ = 0;
+      slot_bytes_ = eager_slot_bytes(*program_);
+      scratch_at_ = areas + (seq_ & 1) * kDeviceEagerBytes;
+      return;
+    }
+    chunk_bytes_ = device_chunk_bytes(*group_, *program_, call_->count * item_);
+    slot_bytes_ = chunk_bytes_;
+    scratch_at_ = areas + 2 * kDeviceEagerBytes;
+  }
+
+  BLINKRUN_FN char* address(const Operand& operand) const {
+    const uint32_t rank = uint32_t(operand.rank);
+    if (operand.buffer == Buffer::kScratch) {
+      const uint64_t slot = (uint64_t(operand.index) * program_->pieces + piece_) * program_->slot_depth +
+                            chunk_ % program_->slot_depth;
+      char* area = operand.link ? group_->areas[rank] : group_->arenas[rank];
+      return area + scratch_at_ + slot * slot_bytes_;
+    }
+    const uint64_t at = (uint64_t(operand.index) * call_->count + lo_) * item_;
+    if (rank == group_->rank) {
+      return operand.buffer == Buffer::kInput
+                 ? const_cast<char*>(static_cast<const char*>(call_->input)) + at
+                 : static_cast<char*>(call_->output) + at;
+    }
+    const DeviceDesc& desc = post_of(rank).desc;
+    return group_->arenas[rank] + (operand.buffer == Buffer::kInput ? desc.input : desc.output) + at;
+  }
+
+  BLINKRUN_FN DevicePost& post_of(uint32_t rank) const {
+    return group_->mine[rank]->posts[seq_ & 1][rank];
+  }
+
+  // Ask for a move of a chunk of the lane, which is all that `turn` does then.
+  BLINKRUN_FN void want(uint32_t first, uint32_t num_dsts, uint32_t num_srcs, const Range& range,
+                        uint64_t chunk) {
+    operand_ = first;
+    chunk_ = chunk;
+    lo_ = range.start(chunk);
+    ring_ = nullptr;
+    move_.elements = range.stop(chunk) - lo_;
+    move_.num_dsts = num_dsts;
+    move_.num_srcs = num_srcs;
+    move_.prescale = move_.postscale = 1.0;
+    move_.divisor = 1;
+    wanted_ = true;
+  }
+
+  BLINKRUN_FN void want_ring(uint32_t stream, uint64_t chunk, bool is_dst) {
+    const uint64_t slot = uint64_t(stream) * kRingDepth + chunk % kRingDepth;
+    ring_ = group_->areas[group_->rank] + group_->rings_at + slot * slot_bytes_;
+    ring_is_dst_ = is_dst;
+  }
+
+  // ---- entry
+
+  BLINKRUN_FN DeviceTurn prologue() {
+    if (program_ && at_ < program_->num_prologue) {
+      if (!open_) {
+        piece_ = 0;
+        open_ = open_lane(flat_channels(program_)[at_], 0) ? 1 : 0;
+        if (!open_) {
+          ++at_;
+          return DeviceTurn::kBusy;
+        }
+      }
+      advance(flat_steps(program_), lanes_[0].state, *this);
+      if (lanes_[0].state.done()) {
+        open_ = 0;
+        ++at_;
+      }
+      return wanted_ ? DeviceTurn::kMove : DeviceTurn::kBusy;
+    }
+    post();
+    at_ = 0;
+    phase_ = Phase::kEntry;
+    return DeviceTurn::kBusy;
+  }
+
+  BLINKRUN_FN uint64_t offset_of(const void* pointer, bool given) const {
+    if (!given) return 0;
+    const uint64_t at = uint64_t(static_cast<const char*>(pointer) - group_->arenas[group_->rank]);
+    return at < group_->arena_bytes ? at : kDevicePrivate;
+  }
+
+  BLINKRUN_FN DeviceDesc describe() const {
+    const Collective collective = Collective(call_->collective);
+    DeviceDesc desc;
+    desc.count = call_->count;
+    desc.input = offset_of(call_->input, takes_input(collective, call_->root, group_->index));
+    desc.output = offset_of(call_->output, takes_output(collective, call_->root, group_->index));
+    desc.scales = call_->scales;
+    desc.root = rooted(collective) ? call_->root : 0;
+    desc.collective = uint8_t(call_->collective);
+    desc.dtype = uint8_t(call_->dtype);
+    desc.op = reduces(collective) ? uint8_t(call_->op) : uint8_t(Op::kSum);
+    desc.unused = 0;
+    return desc;
+  }
+
+  BLINKRUN_FN void post() {
+    const DeviceDesc desc = describe();
+    const uint32_t me = group_->rank;
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; r < group_->size; ++r) group_->to[r]->posts[seq_ & 1][me].desc = desc;
+    machine_.fence();
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; r < group_->size; ++r)
+      machine_.store(&group_->to[r]->posts[seq_ & 1][me].seq, seq_);
+  }
+
+  BLINKRUN_FN DeviceTurn entry() {
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; r < group_->size; ++r)
+      if (missing_ >> r & 1 && machine_.load(&post_of(r).seq) == seq_) missing_ &= ~(1u << r);
+    if (missing_) return idle();
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; r < group_->size; ++r)
+      if (!same_device_call(post_of(r).desc, post_of(group_->rank).desc))
+        return fail(DeviceError::kMismatch, nullptr);
+    if (group_->all > group_->size) {
+      const uint64_t verdict = machine_.load(&group_->host->verdicts[seq_ % kDeviceVerdicts]);
+      if (verdict >> 1 != seq_) return idle();
+      if (verdict & 1) return fail(DeviceError::kMismatch, nullptr, true);
+    }
+    looks_ = 0;
+    idle_since_ns_ = 0;
+    if (!call_->count || Collective(call_->collective) == Collective::kBarrier) {
+      phase_ = Phase::kLeave;
+      return DeviceTurn::kBusy;
+    }
+    if (!program_) program_ = choose();
+    if (!program_) return fail(DeviceError::kNoProgram, nullptr);
+    layout();
+    if (!open_lanes()) return fail(DeviceError::kNoRoom, nullptr);
+    phase_ = Phase::kRun;
+    return DeviceTurn::kBusy;
+  }
+
+  // By where everyone's buffers lie: the same on all ranks.
+  BLINKRUN_FN const FlatProgram* choose() const {
+    bool inputs = true, outputs = true;
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; r < group_->size; ++r) {
+      inputs &= post_of(r).desc.input != kDevicePrivate;
+      outputs &= post_of(r).desc.output != kDevicePrivate;
+    }
+    if (inputs && outputs && program(DeviceVariant::kDirect)) return program(DeviceVariant::kDirect);
+    if (outputs && program(DeviceVariant::kOutputOnly)) return program(DeviceVariant::kOutputOnly);
+    return program(DeviceVariant::kStaged);
+  }
+
+  // ---- lanes
+
+  // False: the channel has no elements.
+  BLINKRUN_FN bool open_lane(const Channel& channel, uint32_t piece) {
+    Lane& lane = lanes_[open_];
+    const Range range = device_range(*program_, channel, piece, call_->count, item_, chunk_bytes_);
+    lane.state.channel = &channel;
+    lane.state.range = range;
+    lane.state.chunk = 0;
+    lane.state.num_chunks = range.num_chunks();
+    lane.state.step = 0;
+    lane.piece = piece;
+    lane.receives = lane.sends = false;
+    const Step* steps = flat_steps(program_) + channel.first_step;
+    BLINKRUN_ROLLED
+    for (uint32_t s = 0; program_->num_streams && s < channel.num_steps; ++s) {
+      lane.receives |= steps[s].kind == StepKind::kRecv;
+      lane.sends |= steps[s].kind == StepKind::kSend;
+    }
+    return lane.state.num_chunks != 0;
+  }
+
+  // False: there is no room for them.
+  BLINKRUN_FN bool open_lanes() {
+    const FlatProgram& p = *program_;
+    const uint64_t rings = uint64_t(p.num_streams) * p.pieces * kRingDepth;
+    if (rings && (!slot_bytes_ || rings * slot_bytes_ > group_->rings_bytes)) return false;
+    if (chunk_bytes_ && call_->count * item_ / chunk_bytes_ >> (kDeviceChunkBits - 1)) return false;
+    if (!p.eager && ring_chunks(p) * slot_bytes_ > group_->scratch_bytes) return false;
+    const uint32_t lanes = p.num_channels * p.pieces, blocks = machine_.blocks();
+    if ((lanes + blocks - 1) / blocks > kDeviceLanes) return false;
+    open_ = at_ = 0;
+    went_ = false;
+    BLINKRUN_ROLLED
+    for (uint32_t l = machine_.index(); l < lanes; l += blocks) {
+      const Channel& channel = flat_channels(program_)[p.num_prologue + l / p.pieces];
+      if (open_lane(channel, l % p.pieces)) ++open_;
+    }
+    return true;
+  }
+
+  // One look at one lane.
+  BLINKRUN_FN DeviceTurn run() {
+    if (!open_) {
+      phase_ = Phase::kLeave;
+      return DeviceTurn::kBusy;
+    }
+    Lane& lane = lanes_[at_];
+    piece_ = lane.piece;
+    bool went = moved_;
+    if (taking_) {
+      took();
+    } else if (!lane.state.done()) {
+      went |= advance(flat_steps(program_), lane.state, *this);
+    }
+    if (!went && !wanted_ && lane.receives) take(lane);
+    if (wanted_) {
+      progressed();
+      return DeviceTurn::kMove;
+    }
+    if (went) progressed();
+    if (lane.state.done() && is_drained(lane)) {
+      lane = lanes_[--open_];  // its turn is next
+      progressed();
+    } else {
+      ++at_;
+    }
+    if (at_ < open_) return DeviceTurn::kBusy;
+    at_ = 0;
+    const bool idled = !went_ && open_;
+    went_ = false;
+    return idled ? idle() : DeviceTurn::kBusy;
+  }
+
+  BLINKRUN_FN void progressed() {
+    went_ = true;
+    looks_ = 0;
+    idle_since_ns_ = 0;
+  }
+
+  // ---- messages
+
+  // Chunks of a stream that have been taken from the ring in this call.
+  BLINKRUN_FN uint64_t taken(uint32_t stream) const {
+    const uint64_t value = device_taken(control_)[stream];
+    return value > count(0) ? value - count(0) : 0;
+  }
+
+  // Ask for the move of the next chunk that has come for a lane, if there is one.
+  BLINKRUN_FN void take(Lane& lane) {
+    const Step* steps = flat_steps(program_) + lane.state.channel->first_step;
+    BLINKRUN_ROLLED
+    for (uint32_t s = 0; s < lane.state.channel->num_steps; ++s) {
+      if (steps[s].kind != StepKind::kRecv) continue;
+      const uint32_t stream = in_piece(steps[s].flag);
+      const uint64_t next = taken(stream), started = lane.state.chunk + (lane.state.step > s ? 1 : 0);
+      if (next >= started) continue;
+      if (machine_.load(&group_->host->counts[stream].through) < count(next + 1)) continue;
+      want(steps[s].first, 1, 1, lane.state.range, next);
+      want_ring(stream, next, false);
+      taking_ = true;
+      taken_stream_ = stream;
+      return;
+    }
+  }
+
+  BLINKRUN_FN void took() {
+    taking_ = moved_ = false;
+    machine_.fence();
+    machine_.store(device_taken(control_) + taken_stream_, count(chunk_ + 1));
+  }
+
+  BLINKRUN_FN bool is_drained(const Lane& lane) {
+    if (!lane.receives && !lane.sends) return true;
+    const Step* steps = flat_steps(program_) + lane.state.channel->first_step;
+    BLINKRUN_ROLLED
+    for (uint32_t s = 0; s < lane.state.channel->num_steps; ++s)
+      if (!is_through(steps[s], lane.state.num_chunks)) return false;
+    return true;
+  }
+
+  BLINKRUN_FN bool is_through(const Step& step, uint64_t chunks) {
+    if (step.kind == StepKind::kRecv) return taken(in_piece(step.flag)) >= chunks;
+    if (step.kind != StepKind::kSend) return true;
+    return machine_.load(&group_->host->counts[in_piece(step.flag)].through) >= count(chunks);
+  }
+
+  // ---- the end
+
+  // Nothing moved: look now and then whether it should end.
+  BLINKRUN_FN DeviceTurn idle() {
+    if (++looks_ % kLooks) return DeviceTurn::kIdle;
+    if (machine_.peek(&control_->failed)) {
+      phase_ = Phase::kLeave;
+      return DeviceTurn::kBusy;
+    }
+    const Lane* lane = phase_ == Phase::kRun ? &lanes_[0] : nullptr;
+    if (machine_.peek(&group_->host->abort)) return fail(DeviceError::kAborted, lane);
+    const uint64_t now = machine_.now_ns();
+    if (!idle_since_ns_) idle_since_ns_ = now;
+    if (now - idle_since_ns_ > call_->timeout_ns) return fail(DeviceError::kTimeout, lane, !lane && !missing_);
+    return DeviceTurn::kIdle;
+  }
+
+  BLINKRUN_FN DeviceTurn fail(DeviceError error, const Lane* lane, bool elsewhere = false) {
+    phase_ = Phase::kLeave;
+    open_ = 0;
+    if (!machine_.claim(&control_->failed, uint32_t(error))) return DeviceTurn::kBusy;
+    DeviceReport& report = group_->host->report;
+    if (machine_.peek(&report.code)) return DeviceTurn::kBusy;
+    report.seq = seq_;
+    report.channel = report.peer = -1;
+    report.piece = report.step = report.kind = 0;
+    report.flag = elsewhere;
+    report.chunk = 0;
+    report.missing = missing_;
+    report.size = group_->size;
+    report.desc = describe();
+    if (lane) name_wait(report, *lane);
+    if (error == DeviceError::kMismatch)
+      BLINKRUN_ROLLED
+      for (uint32_t r = 0; r < group_->size; ++r) report.descs[r] = post_of(r).desc;
+    machine_.fence();
+    machine_.store(&report.code, uint32_t(error));
+    return DeviceTurn::kBusy;
+  }
+
+  // What a lane waits for; where its steps are through, for the first of its messages that is not.
+  BLINKRUN_FN void name_wait(DeviceReport& report, const Lane& lane) {
+    const ChannelState& state = lane.state;
+    const Step* steps = flat_steps(program_) + state.channel->first_step;
+    uint32_t s = state.step;
+    piece_ = lane.piece;
+    if (state.done())
+      BLINKRUN_ROLLED
+      while (s + 1 < state.channel->num_steps && is_through(steps[s], state.num_chunks)) ++s;
+    report.channel = int32_t(state.channel - flat_channels(program_) - program_->num_prologue);
+    report.piece = lane.piece;
+    report.chunk = smaller(state.chunk, state.num_chunks - 1);
+    report.step = s;
+    report.kind = uint32_t(steps[s].kind);
+    report.peer = steps[s].rank;
+    report.flag = uint32_t(steps[s].flag);
+  }
+
+  BLINKRUN_FN DeviceTurn leave() {
+    phase_ = Phase::kThrough;
+    if (machine_.add(&control_->blocks_done) + 1 != machine_.blocks()) return DeviceTurn::kThrough;
+    control_->blocks_done = 0;
+    control_->seq = seq_;
+    const DeviceError failed = DeviceError(control_->failed);
+    // Nothing has moved, anywhere: the next call may do better.
+    if (failed == DeviceError::kMismatch || failed == DeviceError::kNoProgram) control_->failed = 0;
+    machine_.fence();
+    machine_.store(&group_->host->through, seq_);
+    return DeviceTurn::kThrough;
+  }
+
+  const DeviceCall* call_;
+  const DeviceGroup* group_;
+  const FlatProgram* program_;
+  DeviceControl* control_;
+  Machine machine_;
+  Phase phase_;
+  uint64_t seq_;
+  uint32_t item_;
+  uint32_t missing_;      // at entry
+  uint32_t looks_;
+  uint64_t idle_since_ns_;
+  uint64_t chunk_bytes_, slot_bytes_, scratch_at_;
+  bool wanted_, moved_;   // a move: by the caller, and done
+  bool taking_;           // it takes a chunk from a ring
+  bool went_;             // some lane, in this round
+  uint32_t open_, at_;    // lanes; in the prologue: channels
+  uint32_t piece_, operand_, taken_stream_;
+  uint64_t chunk_, lo_;   // of the move
+  char* ring_;
+  bool ring_is_dst_;
+  DeviceMove move_;
+  Lane lanes_[kDeviceLanes];
+};
+
+}  // namespace blinkrun
