@@ -27,8 +27,8 @@ REPORT = re.compile(
 # compiles for it; CUDA 13, which is here, does not.
 OPCODES_OF_SM_70 = """
     abs add and atom bar bfe bfi bra brx call clz cnot cos cvt cvta div ex2 exit fence fma isspacep
-    ld lg2 lop3 mad max membar min mov mul nanosleep neg not or popc prmt rcp rem ret sad selp set setp
-    shf shfl shl shr sin slct sqrt st sub vote xor"""
+    ld lg2 lop3 mad max membar min mov mul nanosleep neg not or popc prmt rcp rem ret sad selp set
+    setp shf shfl shl shr sin slct sqrt st sub vote xor"""
 
 
 @cache
