@@ -125,17 +125,16 @@ template <class Machine> class DeviceBlock {
     control_ = group_->mine[group_->rank];
     seq_ = control_->seq + 1;
     item_ = uint32_t(itemsize(DType(call.dtype)));
-    wanted_ = moved_ = taking_ = went_ = false;
+    wanted_ = moved_ = taking_ = went_ = entered_ = elsewhere_ = false;
     looks_ = 0;
     idle_since_ns_ = 0;
-    open_ = at_ = 0;
+    open_ = at_ = next_ = 0;
     missing_ = 0;
     BLINKRUN_ROLLED
     for (uint32_t r = 0; r < group_->size; ++r) missing_ |= 1u << r;
     program_ = call.count ? eager_program() : nullptr;
-    phase_ = machine_.index() == 0 ? Phase::kPrologue : Phase::kEntry;
+    phase_ = machine_.index() == 0 ? Phase::kOpen : Phase::kEntry;
     if (control_->failed) phase_ = Phase::kLeave;
-    if (phase_ == Phase::kPrologue && program_) layout();
   }
 
   BLINKRUN_FN DeviceTurn turn() {
@@ -144,9 +143,10 @@ template <class Machine> class DeviceBlock {
       moved_ = true;
     }
     switch (phase_) {
-      case Phase::kPrologue: return prologue();
+      case Phase::kOpen: return open();
       case Phase::kEntry: return entry();
       case Phase::kRun: return run();
+      case Phase::kFail: return report();
       case Phase::kLeave: return leave();
       default: return DeviceTurn::kThrough;
     }
@@ -226,7 +226,8 @@ template <class Machine> class DeviceBlock {
   }
 
  private:
-  enum class Phase : uint32_t { kPrologue, kEntry, kRun, kLeave, kThrough };
+  // Each is one place in the kernel. Before entry, kOpen and kRun serve the prologue.
+  enum class Phase : uint32_t { kOpen, kEntry, kRun, kFail, kLeave, kThrough };
   struct Lane {
     ChannelState state;
     uint32_t piece;
@@ -310,29 +311,6 @@ template <class Machine> class DeviceBlock {
 
   // ---- entry
 
-  BLINKRUN_FN DeviceTurn prologue() {
-    if (program_ && at_ < program_->num_prologue) {
-      if (!open_) {
-        piece_ = 0;
-        open_ = open_lane(flat_channels(program_)[at_], 0) ? 1 : 0;
-        if (!open_) {
-          ++at_;
-          return DeviceTurn::kBusy;
-        }
-      }
-      advance(flat_steps(program_), lanes_[0].state, *this);
-      if (lanes_[0].state.done()) {
-        open_ = 0;
-        ++at_;
-      }
-      return wanted_ ? DeviceTurn::kMove : DeviceTurn::kBusy;
-    }
-    post();
-    at_ = 0;
-    phase_ = Phase::kEntry;
-    return DeviceTurn::kBusy;
-  }
-
   BLINKRUN_FN uint64_t offset_of(const void* pointer, bool given) const {
     if (!given) return 0;
     const uint64_t at = uint64_t(static_cast<const char*>(pointer) - group_->arenas[group_->rank]);
@@ -373,23 +351,21 @@ template <class Machine> class DeviceBlock {
     BLINKRUN_ROLLED
     for (uint32_t r = 0; r < group_->size; ++r)
       if (!same_device_call(post_of(r).desc, post_of(group_->rank).desc))
-        return fail(DeviceError::kMismatch, nullptr);
+        return fail(DeviceError::kMismatch);
     if (group_->all > group_->size) {
+      elsewhere_ = true;
       const uint64_t verdict = machine_.load(&group_->host->verdicts[seq_ % kDeviceVerdicts]);
       if (verdict >> 1 != seq_) return idle();
-      if (verdict & 1) return fail(DeviceError::kMismatch, nullptr, true);
+      if (verdict & 1) return fail(DeviceError::kMismatch);
+      elsewhere_ = false;
     }
-    looks_ = 0;
-    idle_since_ns_ = 0;
-    if (!call_->count || Collective(call_->collective) == Collective::kBarrier) {
-      phase_ = Phase::kLeave;
-      return DeviceTurn::kBusy;
-    }
+    progressed();
+    entered_ = true;
+    phase_ = Phase::kLeave;
+    if (!call_->count || Collective(call_->collective) == Collective::kBarrier) return DeviceTurn::kBusy;
     if (!program_) program_ = choose();
-    if (!program_) return fail(DeviceError::kNoProgram, nullptr);
-    layout();
-    if (!open_lanes()) return fail(DeviceError::kNoRoom, nullptr);
-    phase_ = Phase::kRun;
+    if (!program_) return fail(DeviceError::kNoProgram);
+    phase_ = Phase::kOpen;
     return DeviceTurn::kBusy;
   }
 
@@ -408,8 +384,41 @@ template <class Machine> class DeviceBlock {
 
   // ---- lanes
 
-  // False: the channel has no elements.
-  BLINKRUN_FN bool open_lane(const Channel& channel, uint32_t piece) {
+  // Open the lanes of what comes next: one channel of the prologue, or all that are this block's.
+  BLINKRUN_FN DeviceTurn open() {
+    if (!entered_ && (!program_ || next_ == program_->num_prologue)) {
+      post();
+      phase_ = Phase::kEntry;
+      return DeviceTurn::kBusy;
+    }
+    layout();
+    if (entered_ && !has_room()) return fail(DeviceError::kNoRoom);
+    const FlatProgram& p = *program_;  // one with a prologue has one piece of each channel
+    const uint32_t first = entered_ ? p.num_prologue + machine_.index() : next_;
+    const uint32_t stop = entered_ ? p.num_prologue + p.num_channels * p.pieces : next_ + 1;
+    const uint32_t blocks = entered_ ? machine_.blocks() : 1;
+    BLINKRUN_ROLLED
+    for (uint32_t l = first; l < stop; l += blocks)
+      open_ += open_lane(flat_channels(program_)[l / p.pieces], l % p.pieces);
+    ++next_;
+    at_ = 0;
+    went_ = false;
+    phase_ = Phase::kRun;
+    return DeviceTurn::kBusy;
+  }
+
+  BLINKRUN_FN bool has_room() const {
+    const FlatProgram& p = *program_;
+    const uint64_t rings = uint64_t(p.num_streams) * p.pieces * kRingDepth;
+    const uint32_t lanes = p.num_channels * p.pieces, blocks = machine_.blocks();
+    return rings * slot_bytes_ <= group_->rings_bytes &&
+           (p.eager || ring_chunks(p) * slot_bytes_ <= group_->scratch_bytes) &&
+           (!chunk_bytes_ || !(call_->count * item_ / chunk_bytes_ >> (kDeviceChunkBits - 1))) &&
+           (lanes + blocks - 1) / blocks <= kDeviceLanes;
+  }
+
+  // 0: the piece has no elements.
+  BLINKRUN_FN uint32_t open_lane(const Channel& channel, uint32_t piece) {
     Lane& lane = lanes_[open_];
     const Range range = device_range(*program_, channel, piece, call_->count, item_, chunk_bytes_);
     lane.state.channel = &channel;
@@ -428,29 +437,10 @@ template <class Machine> class DeviceBlock {
     return lane.state.num_chunks != 0;
   }
 
-  // False: there is no room for them.
-  BLINKRUN_FN bool open_lanes() {
-    const FlatProgram& p = *program_;
-    const uint64_t rings = uint64_t(p.num_streams) * p.pieces * kRingDepth;
-    if (rings && (!slot_bytes_ || rings * slot_bytes_ > group_->rings_bytes)) return false;
-    if (chunk_bytes_ && call_->count * item_ / chunk_bytes_ >> (kDeviceChunkBits - 1)) return false;
-    if (!p.eager && ring_chunks(p) * slot_bytes_ > group_->scratch_bytes) return false;
-    const uint32_t lanes = p.num_channels * p.pieces, blocks = machine_.blocks();
-    if ((lanes + blocks - 1) / blocks > kDeviceLanes) return false;
-    open_ = at_ = 0;
-    went_ = false;
-    BLINKRUN_ROLLED
-    for (uint32_t l = machine_.index(); l < lanes; l += blocks) {
-      const Channel& channel = flat_channels(program_)[p.num_prologue + l / p.pieces];
-      if (open_lane(channel, l % p.pieces)) ++open_;
-    }
-    return true;
-  }
-
   // One look at one lane.
   BLINKRUN_FN DeviceTurn run() {
     if (!open_) {
-      phase_ = Phase::kLeave;
+      phase_ = entered_ ? Phase::kLeave : Phase::kOpen;
       return DeviceTurn::kBusy;
     }
     Lane& lane = lanes_[at_];
@@ -542,34 +532,38 @@ template <class Machine> class DeviceBlock {
       phase_ = Phase::kLeave;
       return DeviceTurn::kBusy;
     }
-    const Lane* lane = phase_ == Phase::kRun ? &lanes_[0] : nullptr;
-    if (machine_.peek(&group_->host->abort)) return fail(DeviceError::kAborted, lane);
+    if (machine_.peek(&group_->host->abort)) return fail(DeviceError::kAborted);
     const uint64_t now = machine_.now_ns();
     if (!idle_since_ns_) idle_since_ns_ = now;
-    if (now - idle_since_ns_ > call_->timeout_ns) return fail(DeviceError::kTimeout, lane, !lane && !missing_);
+    if (now - idle_since_ns_ > call_->timeout_ns) return fail(DeviceError::kTimeout);
     return DeviceTurn::kIdle;
   }
 
-  BLINKRUN_FN DeviceTurn fail(DeviceError error, const Lane* lane, bool elsewhere = false) {
+  BLINKRUN_FN DeviceTurn fail(DeviceError error) {
+    error_ = error;
+    phase_ = Phase::kFail;
+    return DeviceTurn::kBusy;
+  }
+
+  BLINKRUN_FN DeviceTurn report() {
     phase_ = Phase::kLeave;
-    open_ = 0;
-    if (!machine_.claim(&control_->failed, uint32_t(error))) return DeviceTurn::kBusy;
+    if (!machine_.claim(&control_->failed, uint32_t(error_))) return DeviceTurn::kBusy;
     DeviceReport& report = group_->host->report;
     if (machine_.peek(&report.code)) return DeviceTurn::kBusy;
     report.seq = seq_;
     report.channel = report.peer = -1;
     report.piece = report.step = report.kind = 0;
-    report.flag = elsewhere;
+    report.flag = elsewhere_;
     report.chunk = 0;
     report.missing = missing_;
     report.size = group_->size;
     report.desc = describe();
-    if (lane) name_wait(report, *lane);
-    if (error == DeviceError::kMismatch)
-      BLINKRUN_ROLLED
-      for (uint32_t r = 0; r < group_->size; ++r) report.descs[r] = post_of(r).desc;
+    if (open_) name_wait(report, lanes_[0]);
+    BLINKRUN_ROLLED
+    for (uint32_t r = 0; error_ == DeviceError::kMismatch && r < group_->size; ++r)
+      report.descs[r] = post_of(r).desc;
     machine_.fence();
-    machine_.store(&report.code, uint32_t(error));
+    machine_.store(&report.code, uint32_t(error_));
     return DeviceTurn::kBusy;
   }
 
@@ -619,7 +613,11 @@ template <class Machine> class DeviceBlock {
   bool wanted_, moved_;   // a move: by the caller, and done
   bool taking_;           // it takes a chunk from a ring
   bool went_;             // some lane, in this round
-  uint32_t open_, at_;    // lanes; in the prologue: channels
+  bool entered_;          // all ranks have come and agree
+  bool elsewhere_;        // what it waits for at entry, or fails of, is about other hosts
+  DeviceError error_;
+  uint32_t open_, at_;    // lanes
+  uint32_t next_;         // channel of the prologue
   uint32_t piece_, operand_, taken_stream_;
   uint64_t chunk_, lo_;   // of the move
   char* ring_;

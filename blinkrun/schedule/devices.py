@@ -1,7 +1,8 @@
 """What of a program devices can run, where not all of them can address each other's memory.
 
 `reach[a][b]` says whether the device of rank a can address that of rank b, among all ranks of the
-program; what it says of ranks on different hosts is not looked at.
+program; what it says of ranks on different hosts is not looked at. An operand that a plan sends through
+the host's memory (`Reduce.via`) is out of reach whatever the devices can.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from blinkrun.schedule.ir import Buffer, Operand, Program, Reduce, Signal, Step, Wait
+from blinkrun.topology.graph import LinkKind
 from blinkrun.types import Rank
 
 Reach = Sequence[Sequence[bool]]
@@ -20,10 +22,7 @@ def fits(program: Program, reach: Reach) -> bool:
 
     SCRATCH may be out of reach: such slots are hosted, see `hosted_slots`.
     """
-    return all(
-        operand.buffer is Buffer.SCRATCH or reach[rank][operand.rank]
-        for rank, operand in _touched(program)
-    )
+    return all(operand.buffer is Buffer.SCRATCH for operand in _out_of_reach(program, reach))
 
 
 def hosted_slots(program: Program, reach: Reach) -> frozenset[Slot]:
@@ -39,8 +38,8 @@ def hosted_slots(program: Program, reach: Reach) -> frozenset[Slot]:
     """
     return frozenset(
         (operand.rank, operand.index)
-        for rank, operand in _touched(program)
-        if operand.buffer is Buffer.SCRATCH and not reach[rank][operand.rank]
+        for operand in _out_of_reach(program, reach)
+        if operand.buffer is Buffer.SCRATCH
     )
 
 
@@ -55,12 +54,14 @@ def waiting_ranks(program: Program) -> dict[tuple[Rank, int], tuple[Rank, ...]]:
     return {flag: tuple(sorted(ranks)) for flag, ranks in found.items()}
 
 
-def _touched(program: Program) -> Iterator[tuple[Rank, Operand]]:
-    """Yield what each rank reads and writes in memory of its host, but for its own messages."""
+def _out_of_reach(program: Program, reach: Reach) -> Iterator[Operand]:
+    """Yield what ranks touch through memory of the host; messages are of a rank's own memory."""
     for rank, step in _steps(program):
-        if isinstance(step, Reduce):
-            for operand in (*step.dsts, *step.srcs):
-                yield rank, operand
+        if not isinstance(step, Reduce):
+            continue
+        for operand, kind in zip((*step.dsts, *step.srcs), step.via, strict=True):
+            if kind == LinkKind.STAGED or not reach[rank][operand.rank]:
+                yield operand
 
 
 def _steps(program: Program) -> Iterator[tuple[Rank, Step]]:
