@@ -30,7 +30,7 @@ def plan_devices(
     *,
     links: str = DeviceLinks.AUTO,
     sharing: int = 1,
-    machine: Callable[[], Machine | None] = probe,
+    machine: Callable[[], Machine | None] | None = None,
 ) -> Plan:
     """Return the plan of a host's ranks on their devices, kept from an earlier job or made.
 
@@ -46,8 +46,8 @@ def plan_devices(
         See `DeviceLinks`.
     sharing : int, default 1
         How many ranks may have one device.
-    machine : callable
-        Tells the GPUs of the host; `probe` unless tests say otherwise.
+    machine : callable, optional
+        Tells the GPUs of the host; `probe` if not given.
 
     Raises
     ------
@@ -68,12 +68,12 @@ def device_topology(
     reach: Reach,
     *,
     links: str = DeviceLinks.AUTO,
-    machine: Callable[[], Machine | None] = probe,
+    machine: Callable[[], Machine | None] | None = None,
 ) -> Topology:
     """Return the links between the devices of a host's ranks; see `plan_devices`."""
     places = [Place(info.pci_bus_id, info.uuid) for info in infos]
     is_shared = len({place.bus for place in places}) < len(places)
-    found = None if len(places) == 1 or is_shared else machine()
+    found = None if len(places) == 1 or is_shared else (machine or probe)()
     return links_between(found, places, reach, DeviceLinks(links))
 
 
