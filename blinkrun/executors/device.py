@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blinkrun import env
@@ -32,23 +32,23 @@ from blinkrun.executors.device_api import DeviceApi, DeviceInfo
 from blinkrun.executors.device_heap import DeviceHeap, DeviceMemory
 from blinkrun.executors.device_job import DeviceJob, Events
 from blinkrun.executors.device_join import (
-    Areas,
-    Arenas,
-    Card,
     Reach,
     arena_size,
+    blocks_of,
     gather_cards,
+    group_layout,
     make_areas,
     make_arenas,
     sharers,
     together,
 )
-from blinkrun.executors.device_memory import Holdings, sweep
+from blinkrun.executors.device_memory import Finals, Holdings, sweep
 from blinkrun.executors.device_programs import (
     DevicePrograms,
     Loaded,
     Lowered,
     call_blocks,
+    desc_of,
     lowered_on_host,
 )
 from blinkrun.executors.device_state import DeviceState
@@ -64,8 +64,6 @@ CHUNK_BYTES = 512 << 10
 BLOCKS = 32  # of a rank that has its device for itself; the rest of it is for what trains
 
 __all__ = ["DeviceExecutor", "DeviceJob"]
-
-_REDUCES = (Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCESCATTER)
 
 MakePlan = Callable[[Sequence[DeviceInfo], Reach], Plan]
 
@@ -178,7 +176,7 @@ class DeviceExecutor:
         cards = gather_cards(control, api, scratch_bytes=scratch_bytes, blocks=blocks)
         here = [cards[rank] for rank in self._local]
         scratch_bytes = min(card.scratch_bytes for card in cards)
-        self._most_blocks = min(together(control, lambda: _blocks_of(here, index)))
+        self._most_blocks = min(together(control, lambda: blocks_of(here, index, wanted=BLOCKS)))
         num_bytes = arena_size(
             arena_bytes,
             total=api.info.total_bytes,
@@ -191,7 +189,9 @@ class DeviceExecutor:
             control, world, here, self._holdings, num_bytes=num_bytes, rank_name=name
         )
         infos = [card.info for card in here]
-        lowered = self._lowered_by(control, world, host, infos, arenas.reach, make_plan)
+        lowered = self._lowered_by(
+            control, world, host, infos, arenas.reach, make_plan, scratch_bytes
+        )
         hosts = self._hosts
         needs_areas = not all(map(all, arenas.reach)) or hosts is not None or _is_staged(self.plan)
         rings_bytes = 0 if hosts is None else hosts.rings_bytes
@@ -199,7 +199,8 @@ class DeviceExecutor:
         area_bytes = rings_at + rings_bytes if needs_areas else 0
         areas = make_areas(control, self._local, self._holdings, host, area_bytes=area_bytes)
         self._heap = DeviceHeap(arenas.own + rings_at, arenas.own + arenas.num_bytes)
-        together(control, lambda: self._make_own(host, arenas, areas, index))
+        self._holdings.finals = finals = Finals(host.group, areas.finals, index)
+        together(control, lambda: self._make_own(host, finals, index))
         self._programs = DevicePrograms(
             self.rank,
             arenas.everywhere,
@@ -213,8 +214,11 @@ class DeviceExecutor:
         first = list(DType) if shared else [DType.FLOAT32]
 
         def put() -> None:
-            group = self._layout(arenas, areas, index, scratch_bytes)
-            group.rings_bytes = rings_bytes
+            group = group_layout(arenas, areas, index)
+            group.index, group.all = self.rank, self.size
+            group.scratch_bytes, group.chunk_bytes = scratch_bytes, CHUNK_BYTES
+            group.rings_at, group.rings_bytes = rings_at, rings_bytes
+            group.host = self._host_memory
             self._group = self._put(bytes(group))
             for dtype in first:
                 api.prepare(int(dtype))
@@ -233,6 +237,7 @@ class DeviceExecutor:
         infos: Sequence[DeviceInfo],
         reach: Reach,
         make_plan: MakePlan,
+        scratch_bytes: int,
     ) -> Callable[[Collective, Rank], Lowered]:
         """Plan, on several hosts with what joins them, and return what makes programs of it."""
         self._hosts: DeviceHosts | None = None
@@ -243,13 +248,19 @@ class DeviceExecutor:
         from blinkrun.executors.device_hosts import DeviceHosts  # noqa: PLC0415 - few need it
 
         self._hosts = hosts = DeviceHosts(
-            control, world, host, infos=infos, reach=reach, timeout_s=self.timeout_s
+            control,
+            world,
+            host,
+            infos=infos,
+            reach=reach,
+            blocks=self._most_blocks,
+            scratch_bytes=scratch_bytes,
         )
         self._holdings.first.append(hosts.close)
         self.plan = hosts.plan
         return hosts.lowered
 
-    def _make_own(self, host: Executor, arenas: Arenas, areas: Areas, index: int) -> None:
+    def _make_own(self, host: Executor, finals: Finals, index: int) -> None:
         """Make what no other rank uses: pinned memory, streams and events."""
         api, holdings = self.api, self._holdings
         here, self._host_memory = api.host_alloc(ctypes.sizeof(layout.Host))
@@ -258,7 +269,7 @@ class DeviceExecutor:
         self._state = holdings.state = DeviceState(
             host.group,
             here,
-            areas.finals,
+            finals,
             index=index,
             names=[self._everyone[rank] for rank in self._local],
             everyone=self._everyone,
@@ -271,28 +282,10 @@ class DeviceExecutor:
         holdings.rest.append(lambda: api.free_stream(copies))
         self._events = events = Events(api)
         holdings.rest.append(events.close)
-        self._after = after = events.take()  # the last call, for the next one in another stream
+        self._after = after = holdings.after = (
+            events.take()
+        )  # the last call, for the next one in another stream
         holdings.rest.append(lambda: events.give_back(after))
-
-    def _layout(self, arenas: Arenas, areas: Areas, index: int, scratch_bytes: int) -> layout.Group:
-        group = layout.Group(
-            rank=index,
-            size=len(self._local),
-            index=self.rank,
-            all=self.size,
-            arena_bytes=arenas.num_bytes,
-            scratch_bytes=scratch_bytes,
-            chunk_bytes=CHUNK_BYTES,
-            rings_at=layout.SCRATCH_AT + scratch_bytes,
-            host=self._host_memory,
-        )
-        reach = arenas.reach
-        for at, address in enumerate(arenas.addresses):
-            group.arenas[at] = address
-            group.areas[at] = areas.addresses[at]
-            group.mine[at] = arenas.own if reach[at][index] else areas.addresses[index]
-            group.to[at] = address if reach[index][at] else areas.addresses[at]
-        return group
 
     def _put(self, data: bytes) -> int:
         """Return the address of a copy of `data` in the arena."""
@@ -333,6 +326,7 @@ class DeviceExecutor:
         """
         api = self.api
         with self._lock:
+            self._check_open()
             source = request.stream or 0
             if api.is_capturing(source):
                 self._enqueue(request, source)
@@ -357,9 +351,12 @@ class DeviceExecutor:
         self.api.synchronize(stream)
         self.check()
 
-    def _enqueue(self, request: Request, stream: int) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise NotInitializedError("a collective on a device")
+
+    def _enqueue(self, request: Request, stream: int) -> None:
+        self._check_open()
         api, state = self.api, self._state
         state.check()
         if request.device not in (-1, api.info.index):
@@ -381,7 +378,7 @@ class DeviceExecutor:
             request.output,
             request.count,
             max(loaded.eager_bytes, 0),
-            _hash(request.prescale, request.postscale),
+            layout.hash_scales(request.prescale, request.postscale),
             request.prescale,
             request.postscale,
             int(self.timeout_s * 1e9),
@@ -394,7 +391,7 @@ class DeviceExecutor:
             api.wait(stream, self._after)
         blocks = loaded.blocks(block_bytes, self._most_blocks)
         if self._hosts is not None:
-            self._hosts.submit(loaded.flat, call=_desc(request))
+            self._hosts.submit(loaded.flat, call=desc_of(request))
         api.launch(ctypes.addressof(self._call), int(request.dtype), blocks, stream)
         if captures:
             state.capturing()
@@ -472,37 +469,6 @@ class DeviceExecutor:
         self._keep.clear()
 
 
-def _blocks_of(cards: Sequence[Card], at: int) -> int:
-    """Return how many thread blocks a rank of a host may have at a time."""
-    card, sharing = cards[at], sharers(cards, at)
-    part = card.most_blocks // sharing
-    if part < 1:
-        raise LaunchError(
-            f"{sharing} ranks share device {card.info.index}, which runs {card.most_blocks} thread"
-            " blocks at a time: give it fewer ranks"
-        )
-    wanted = card.blocks or (part if sharing > 1 else BLOCKS)
-    return min(wanted, part)
-
-
-def _desc(request: Request) -> bytes:
-    """Return what the ranks of other hosts compare."""
-    reduces = request.collective in _REDUCES
-    return bytes(
-        layout.Desc(
-            count=request.count,
-            scales=_hash(request.prescale, request.postscale),
-            root=request.root if request.collective.is_rooted else 0,
-            collective=request.collective,
-            dtype=request.dtype,
-            op=request.op if reduces else 0,
-        )
-    )
-
-
 def _is_staged(plan: Plan | HostsPlan) -> bool:
     """Whether some edge of the plan goes through host memory."""
     return isinstance(plan, Plan) and '"pcie-staged"' in plan.to_json()
-
-
-_hash = lru_cache(maxsize=64)(layout.hash_scales)

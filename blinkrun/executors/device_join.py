@@ -131,6 +131,44 @@ def sharers(cards: Sequence[Card], index: int) -> int:
     return sum(card.info.uuid == cards[index].info.uuid for card in cards)
 
 
+def blocks_of(cards: Sequence[Card], index: int, *, wanted: int) -> int:
+    """Return how many thread blocks of rank `index` of a host run at a time.
+
+    Kernels wait for each other: those of all ranks on a device must fit on it together.
+
+    Parameters
+    ----------
+    cards : sequence of Card
+        Of the ranks of the host.
+    wanted : int
+        For a rank that has its device for itself and asks for no other number.
+
+    Raises
+    ------
+    LaunchError
+        If the device has not one block for each of its ranks.
+    """
+    card, sharing = cards[index], sharers(cards, index)
+    part = card.most_blocks // sharing
+    if part < 1:
+        raise LaunchError(
+            f"{sharing} ranks share device {card.info.index}, which runs {card.most_blocks} thread"
+            " blocks at a time: give it fewer ranks"
+        )
+    return min(card.blocks or (part if sharing > 1 else wanted), part)
+
+
+def group_layout(arenas: Arenas, areas: Areas, index: int) -> layout.Group:
+    """Return rank `index`'s group as far as addresses go."""
+    size, reach = len(arenas.addresses), arenas.reach
+    group = layout.Group(rank=index, size=size, arena_bytes=arenas.num_bytes)
+    for at, (arena, area) in enumerate(zip(arenas.addresses, areas.addresses, strict=True)):
+        group.arenas[at], group.areas[at] = arena, area
+        group.mine[at] = arenas.own if reach[at][index] else areas.addresses[index]
+        group.to[at] = arena if reach[index][at] else area
+    return group
+
+
 def arena_size(asked: int, *, total: int, free: int, sharing: int, scratch_bytes: int) -> int:
     """Return how large a rank's arena is, in bytes.
 

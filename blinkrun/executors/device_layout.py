@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from enum import IntEnum
+from functools import lru_cache
 
 RANKS = 32  # of one host, at most
 FLAGS = 4096  # of a rank: flags times pieces
@@ -168,6 +169,7 @@ class Code(IntEnum):
     NO_ROOM = 5
 
 
+@lru_cache(maxsize=64)
 def hash_scales(prescale: float, postscale: float) -> int:
     """Return the word by which ranks compare the scales of a call, as the core makes it."""
     before, after = struct.unpack("<2Q", struct.pack("<2d", prescale, postscale))

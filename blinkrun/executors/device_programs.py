@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from blinkrun.errors import ProgramError
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors import native
+from blinkrun.executors.base import Request
 from blinkrun.executors.device_join import Reach
 from blinkrun.planner.plan import Plan
 from blinkrun.schedule.devices import fits, hosted_slots
@@ -143,24 +144,27 @@ class DevicePrograms:
             return
         sizes: dict[int, list[tuple[Program, int]]] = {}
         eager = None
+        pieces = self._blocks  # the same of all: hosts choose among them, and talk to each other
         for program, most_bytes, chunk_bytes in self._lowered(collective, root):
             if program.eager:
                 eager = program
-            elif fits(program, self._reach):
+                continue
+            pieces = min(pieces, pieces_of(program, self._blocks))
+            if fits(program, self._reach):
                 sizes.setdefault(most_bytes, []).append((program, chunk_bytes))
-        small = (0, 1, b"") if eager is None else self._flat(eager, 0)
+        small = (1, b"") if eager is None else self._flat(eager, 1, 0)
         small_bytes = -1
         small_address = 0
         if eager is not None:
             ring = max(eager.slots * eager.slot_depth, 1)
             small_bytes = min(EAGER_BYTES, layout.EAGER_BYTES // ring // 64 * 64)
-            small_address = self._put(small[2])
+            small_address = self._put(small[1])
         for most_bytes in sorted(sizes):
             addresses = [0, 0, 0, small_address]
             lanes = 1
             flat = b""
             for program, chunk_bytes in sizes[most_bytes]:
-                _, of_this, flat = self._flat(program, chunk_bytes)
+                of_this, flat = self._flat(program, pieces, chunk_bytes)
                 addresses[_VARIANTS[program.addressing]] = self._put(flat)
                 lanes = max(lanes, of_this)
             direct, staged, output_only, small_way = addresses
@@ -169,16 +173,15 @@ class DevicePrograms:
                 (direct, staged, output_only, small_way),
                 lanes,
                 small_bytes,
-                max(small[1], 1),
+                max(small[0], 1),
                 flat,
             )
 
-    def _flat(self, program: Program, chunk_bytes: int) -> tuple[int, int, bytes]:
-        """Return pieces, lanes of this rank, and the program as it lies on the device."""
+    def _flat(self, program: Program, pieces: int, chunk_bytes: int) -> tuple[int, bytes]:
+        """Return the lanes of this rank, and the program as it lies on the device."""
         hosted = hosted_slots(program, self._reach)
         if hosted and not self._has_areas:
             raise ProgramError(f"{program.name} has slots in host memory, and there is none")
-        pieces = pieces_of(program, self._blocks)
         lanes = len(program.ranks[self._rank].channels) * pieces
         if -(-lanes // layout.LANES) > self._blocks:
             raise ProgramError(
@@ -187,11 +190,28 @@ class DevicePrograms:
             )
         words = encode_device(program, self._rank, hosted)
         try:
-            return pieces, lanes, native.flatten(words, pieces, chunk_bytes)
+            return lanes, native.flatten(words, pieces, chunk_bytes)
         except ValueError as err:
             raise ProgramError(
                 f"{program.collective.label} on {program.size} ranks: {err}"
             ) from None
+
+
+_REDUCES = (Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCESCATTER)
+
+
+def desc_of(request: Request) -> bytes:
+    """Return what the ranks of other hosts compare of a call."""
+    return bytes(
+        layout.Desc(
+            count=request.count,
+            scales=layout.hash_scales(request.prescale, request.postscale),
+            root=request.root if request.collective.is_rooted else 0,
+            collective=request.collective,
+            dtype=request.dtype,
+            op=request.op if request.collective in _REDUCES else 0,
+        )
+    )
 
 
 _VARIANTS = {
@@ -206,7 +226,7 @@ def pieces_of(program: Program, blocks: int) -> int:
     if program.eager:
         return 1
     channels = max(len(rank.channels) for rank in program.ranks)
-    streams = max((len(_streams(program, rank)) for rank in range(program.size)), default=0)
+    streams = num_streams(program)
     return max(
         1,
         min(
@@ -215,6 +235,11 @@ def pieces_of(program: Program, blocks: int) -> int:
             layout.STREAMS // max(streams, 1),
         ),
     )
+
+
+def num_streams(program: Program) -> int:
+    """Return how many message streams the rank with most of them has."""
+    return max((len(_streams(program, rank)) for rank in range(program.size)), default=0)
 
 
 def _streams(program: Program, rank: Rank) -> set[tuple[type[Step], Rank, int]]:

@@ -8,7 +8,6 @@ kernels. A thread looks for both, every few milliseconds while a call is under w
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from blinkrun.errors import BlinkrunError, InternalError
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors import native
 from blinkrun.executors.device_errors import PEER_LEFT, Trouble, trouble_of
+from blinkrun.executors.device_memory import Finals
 from blinkrun.types import Rank
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ class DeviceState:
         The ranks of the host.
     memory : int
         Address of the `layout.Host` that the rank's kernel writes to.
-    finals : sequence of int
-        For each rank of the host the address of the word in which it says, plus one, how many calls
-        it has finished when it leaves; in memory that all of them share.
+    finals : Finals
+        How the ranks of the host leave.
     index : int
         This rank's place among them.
     names : sequence of Rank
@@ -59,7 +58,7 @@ class DeviceState:
         self,
         group: native.Group,
         memory: int,
-        finals: Sequence[int],
+        finals: Finals,
         *,
         index: int,
         names: Sequence[Rank],
@@ -73,7 +72,7 @@ class DeviceState:
         self.captured = False  # whether graphs may replay calls that nobody has counted
         self.timeout_s = timeout_s
         self._group = group
-        self._finals = [ctypes.c_uint64.from_address(address) for address in finals]
+        self._finals = finals
         self._index = index
         self._names = list(names)
         self._everyone = list(everyone)
@@ -107,6 +106,10 @@ class DeviceState:
     def busy(self) -> bool:
         """Whether a call may be under way."""
         return self.captured or self._longs[_THROUGH] < self.launched
+
+    def is_idle(self) -> bool:
+        """Whether all calls are through that were launched here."""
+        return self.through >= self.launched
 
     def check(self) -> None:
         """Raise what went wrong since the last check, if anything; what broke the group, for good.
@@ -146,15 +149,6 @@ class DeviceState:
     def is_aborted(self) -> bool:
         """Whether the kernels have been told to end."""
         return self.words[_ABORT] != 0
-
-    def say_final(self) -> None:
-        """Tell the other ranks of the host that this one lets go of their memory."""
-        self._finals[self._index].value = self.through + 1
-
-    def all_final(self) -> bool:
-        """Whether nobody has this rank's memory any more: all have said so, or are gone."""
-        missing = {at for at, word in enumerate(self._finals) if not word.value} - {self._index}
-        return not missing or missing <= set(self._group.gone())
 
     # ---- the watcher ---------------------------------------------------------------------------
 
@@ -197,14 +191,14 @@ class DeviceState:
             self._group.gone_everywhere()  # takes what other hosts tell
         through = self.through
         for at in self._group.gone():
-            final = self._finals[at].value
+            final = self._finals[at]
             # What a rank has finished before it left, nobody needs it for.
             if not self.busy() or (final and through + 1 < final):
                 continue
             how = "has left the job" if final else "is gone"
             self._gone = Trouble(
-                f"rank {self._names[at]} {how} while rank {self._names[self._index]} waits for it in"
-                f" call {through + 1} on its device",
+                f"rank {self._names[at]} {how} while rank {self._names[self._index]} waits for it"
+                f" in call {through + 1} on its device",
                 PEER_LEFT,
                 self._names[at],
             )

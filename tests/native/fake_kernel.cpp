@@ -95,7 +95,7 @@ struct Places {
   uint64_t* words;
   uint32_t most, count = 0;
   void add(Place place, const void* at, uint64_t bytes) {
-    if (!at || count == most) return;
+    if (!at || !bytes || count == most) return;
     words[3 * count] = place;
     words[3 * count + 1] = reinterpret_cast<uint64_t>(at);
     words[3 * count++ + 2] = bytes;
