@@ -48,6 +48,15 @@ def test_this_host_as_text_and_as_json(capsys: Captured) -> None:
     assert facts["shared"]["memfd"]
 
 
+def test_gpus_that_are_asked_for_and_missing_are_a_problem(capsys: Captured) -> None:
+    if any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):
+        pytest.skip("there is a GPU here")
+    assert main(["doctor", "--gpus"]) == 1
+    out = capsys.readouterr().out
+    assert " has no NVIDIA driver (libcuda.so.1: cannot open shared object file" in out
+    assert "no GPU; driver for CUDA none" in out
+
+
 def test_a_host_without_mpi_is_a_problem(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -86,6 +86,11 @@ def test_fewer_ranks_than_gpus_take_those_with_most_links():
     assert best_gpus(described("dgx-1v"), range(8), 1) == (0,)
 
 
+def test_where_nvlinks_join_no_such_gpus_pcie_helps():
+    found = best_gpus(described("dgx-1v"), (0, 1, 6, 7), 3)
+    assert len(set(found)) == 3
+
+
 def test_without_nvlinks_that_join_so_many_pcie_decides():
     found = best_gpus(described("c4140-4"), range(4), 3)
     assert len(found) == 3
