@@ -85,7 +85,6 @@ class Lane:
                 passage.after = after
                 passage.kept = (handle.parts, handle.keep)
                 self._held.append((after, passage, None))
-        self.sweep()
 
     def hold(self, memory: object) -> None:
         """Keep `memory` until what is enqueued by now is through."""
@@ -203,6 +202,11 @@ class Devices:
                 )
         lane = self.lane(index)
         return Passage(lane, tuple(lane.mark(stream) for stream in streams), streams)
+
+    def sweep(self) -> None:
+        """Let go of the memory of what is through."""
+        if self._lane is not None:
+            self._lane.sweep()
 
     def is_finite(self, view: View) -> bool:
         """Whether floats hold neither NaN nor infinity; waits for those of a device."""

@@ -84,6 +84,7 @@ class Executor:
         if not entries:
             return
         self._record.ready(entries)
+        self._devices.sweep()
         if len(entries) == 1 and len(entries[0].request.members) <= 1:
             self._alone(entries[0], 0)
             return

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import torch
 
 from blinkrun.adapter.wires import OF_SIZE, Wire
 from blinkrun.engine.request import ADASUM, CPU, CUDA
-from blinkrun.errors import InvalidBufferError, NotSupportedError
+from blinkrun.errors import InvalidBufferError
 from blinkrun.types import DType, Op
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -43,6 +42,7 @@ _WIDER = {
 }
 
 
+_LOW_BITS = torch.iinfo(torch.int64).max
 NATIVE = {dtype: Wire(wire) for dtype, wire in DTYPES.items()}
 
 
@@ -103,15 +103,7 @@ def on_device(wire: Wire) -> Wire:
 
 @cache
 def whole_on_device(dtype: torch.dtype, op: int, scales: tuple[float, float]) -> Wire:
-    """Return how whole numbers on a device are averaged and scaled: summed, the rest by torch.
-
-    Raises
-    ------
-    NotSupportedError
-        For uint64, which torch does not divide there.
-    """
-    if dtype is torch.uint64:
-        raise NotSupportedError("uint64 has no average on a device; use op=Sum, or the CPU")
+    """Return how whole numbers on a device are averaged and scaled: summed, the rest by torch."""
     wide = torch.int64 if op == Op.AVERAGE else _WIDER.get(dtype, dtype)
     how = f"{CUDA} ({label(dtype)} {Op(op).name.lower()} times {scales[0]:g}, {scales[1]:g})"
     own = Op.SUM if op == Op.AVERAGE else None
@@ -142,8 +134,9 @@ def from_wide(tensor: torch.Tensor, dtype: torch.dtype, op: int, size: int) -> t
         return tensor.to(dtype)
     if op != Op.AVERAGE:
         return _ordered(tensor, op).view(torch.uint64)
-    sums = tensor.reshape(-1).numpy().view(np.uint64)
-    return torch.from_numpy(sums // np.uint64(size)).view(tensor.shape)
+    half = (tensor >> 1).bitwise_and(_LOW_BITS)  # torch divides no uint64, and this is none
+    part = torch.div(half, size, rounding_mode="floor") * 2
+    return (part + (tensor - part * size >= size)).view(torch.uint64)
 
 
 def _ordered(tensor: torch.Tensor, op: int) -> torch.Tensor:

@@ -288,7 +288,7 @@ def _wire_to_reduce(tensor: Any, call: Call) -> Wire:
     try:
         wire = reduced(dtype, call.op)
         if not on_cpu:
-            is_apart = is_own(call.op, wire.dtype, call.scales) or wire.op is not None
+            is_apart = wire.op is None and is_own(call.op, wire.dtype, call.scales)
             wire = whole_on_device(dtype, call.op, call.scales) if is_apart else on_device(wire)
     except InvalidBufferError as err:
         raise InvalidBufferError(f"{call.called}: {err}") from None

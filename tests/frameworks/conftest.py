@@ -40,7 +40,22 @@ class Job:
         return [answer["returned"] for answer in answers]
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3, 4], ids=lambda size: f"{size}ranks")
+ON_DEVICES = "2ranks-devices"
+NOT_ON_DEVICES = [
+    "torch_adasum_cases",  # Adasum is not there for devices
+    "adaptive_sums",
+    "allreduce_gradients",
+    "repeated_calls_that_differ_in_one_thing",
+    "dtypes_that_travel_alike_do_not_match",  # messages with other words
+    "gradients_that_do_not_fit",
+]
+
+
+@pytest.fixture(
+    scope="session",
+    params=[1, 2, 3, 4, ON_DEVICES],
+    ids=lambda size: size if size == ON_DEVICES else f"{size}ranks",
+)
 def job(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plan_cache: Path
 ) -> Job:
@@ -49,6 +64,9 @@ def job(
     runner = RankRunner(
         tmp_path_factory.mktemp("torch"), environ={"BLINKRUN_CACHE_DIR": str(plan_cache)}
     )
+    if request.param == ON_DEVICES:
+        case, how = "torch_devices_suite:run_all", {"left_out": NOT_ON_DEVICES}
+        return Job(2, runner(case, 2, timeout_s=110, **how))
     return Job(request.param, runner("torch_suite:run_all", request.param, timeout_s=110))
 
 

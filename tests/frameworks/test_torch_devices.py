@@ -24,6 +24,7 @@ def device_job(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path) -> Jo
 def test_training_has_the_losses_of_the_cpu(device_job):
     for rank in device_job.of("losses_are_those_of_the_cpu"):
         assert rank == [True] * 7
+    assert device_job.of("losses_are_those_of_the_cpu on device") == [True, True]
 
 
 def test_gradients_are_reduced_where_they_lie(device_job):
