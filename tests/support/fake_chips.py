@@ -50,6 +50,7 @@ class Chip:
         self.default = fake_streams.Stream(self.failed, default=True)
         self._running = 0
         self._room = threading.Condition()
+        self._sweeping = threading.Lock()
         CHIPS[self.key] = self
 
     def failed(self, err: Exception) -> None:
@@ -82,8 +83,9 @@ class Chip:
                 self._room.notify_all()
 
     def new_array_memory(self, num_bytes: int) -> int:
-        if any(not lives for lives in self.arrays.values()) and self.idle():
-            for pointer in [pointer for pointer, lives in self.arrays.items() if not lives]:
+        with self._sweeping:  # those without an owner, once no work can touch them
+            dead = [pointer for pointer, lives in list(self.arrays.items()) if not lives]
+            for pointer in dead if dead and self.idle() else []:
                 del self.arrays[pointer]
                 fake_memory.give_back(REGIONS.at(pointer))
         pointer = fake_memory.new_memory(self.key, num_bytes)

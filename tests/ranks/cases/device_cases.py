@@ -1,0 +1,114 @@
+"""What each process does in test_device_ranks.py: a rank with a fake device, without MPI."""
+
+import os
+import signal
+import time
+import traceback
+
+import numpy as np
+from support.devices import joined
+from support.fake_cuda import FakeMachine, fake_threads
+from support.fake_streams import until
+from support.programs import chain_plan, star_plan
+
+from blinkrun.comm.sockets import SocketControl
+from blinkrun.errors import BlinkrunError
+from blinkrun.types import Collective
+
+COUNTS = (0, 1, 1009, 4095, 30_011)
+
+
+def main(case, rank, size, secret, answers, params):
+    """Put (rank, what the case returned) where the parent looks."""
+    try:
+        answers.put((rank, globals()[case](rank, size, secret, **params)))
+    except BaseException:
+        answers.put((rank, traceback.format_exc()))
+        raise
+
+
+def _machine(rank, size, *, own=False, **how):
+    """The machine as this process sees it: all devices, or its own one, and which is the rank's."""
+    machine = FakeMachine(size, visible=[rank] if own else None, seed=rank, **how)
+    return machine, machine.open_device(0 if own else rank, rank)
+
+
+def _control(rank, size, secret):
+    return SocketControl(secret, rank=rank, size=size, timeout_s=20)
+
+
+def everything(rank, size, secret, **how):
+    """What is wrong of some collectives, and what is left when all is closed."""
+    machine, device = _machine(rank, size, **how)
+    control = _control(rank, size, secret)
+    wrong = []
+    for plan in (star_plan(size), chain_plan(size)):
+        with joined(control, plan, device, timeout_s=20) as me:
+            for count in COUNTS:
+                wrong += _sums(me, count) + _gathers(me, count)
+    control.finalize()
+    machine.close()
+    until(lambda: not fake_threads(), "the end of streams' threads", 10)
+    return wrong + machine.leaks()
+
+
+def _sums(me, count):
+    given = np.arange(count, dtype=np.int32) * (me.rank + 1)
+    total = np.arange(count, dtype=np.int32) * (me.size * (me.size + 1) // 2)
+    wrong = []
+    for place in (me.device.array, me.in_arena):
+        x, out = place(count, np.int32), place(count, np.int32)
+        x.numpy()[:] = given
+        out.numpy()[:] = -1
+        me.run(Collective.ALLREDUCE, x, out)
+        me.run(Collective.ALLREDUCE, x, x)
+        me.executor.synchronize(0)
+        if not all(np.array_equal(each.numpy(), total) for each in (out, x)):
+            wrong.append(f"allreduce of {count} in {place.__name__}")
+    return wrong
+
+
+def _gathers(me, count):
+    x = me.device.array_of(np.full(count, me.rank, np.float32))
+    out = me.device.array_of(np.full(count * me.size, -1, np.float32))
+    back = me.device.array_of(np.full(count, -1, np.float32))
+    me.run(Collective.ALLGATHER, x, out)
+    me.run(Collective.REDUCESCATTER, out, back)
+    me.executor.synchronize(0)
+    right = np.array_equal(out.numpy(), np.repeat(np.arange(me.size, dtype=np.float32), count))
+    right = right and (back.numpy() == me.rank * me.size).all()
+    return [] if right else [f"allgather and reducescatter of {count}"]
+
+
+def one_is_killed(rank, size, secret):
+    """What the others see: seconds and words of the call that rank 1 never makes."""
+    machine, device = _machine(rank, size)
+    try:
+        with joined(_control(rank, size, secret), star_plan(size), device, timeout_s=20) as me:
+            _sums(me, 1009)
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            begun = time.monotonic()
+            x = me.device.array_of(np.ones(100_003, np.float32))
+            try:
+                me.run(Collective.ALLREDUCE, x, x)
+                me.executor.synchronize(0)
+            except BlinkrunError as err:
+                seen = [time.monotonic() - begun, str(err)]
+    finally:
+        machine.close()
+    return [*seen, machine.leaks()]
+
+
+def one_is_refused(rank, size, secret, call, reason):
+    """What every rank is told when a call of the runtime fails on rank 1 while they join."""
+    machine, device = _machine(rank, size)
+    if rank == 1:
+        machine.fail(call, reason=reason)
+    try:
+        with joined(_control(rank, size, secret), star_plan(size), device, timeout_s=20) as me:
+            return [*_sums(me, 1009), "joined"]
+    except BlinkrunError as err:
+        return [type(err).__name__, str(err), machine.leaks()]
+    finally:
+        machine.close()

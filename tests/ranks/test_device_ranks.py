@@ -1,0 +1,96 @@
+"""Ranks as processes, each with a fake device: memory is shared by handles of the runtime."""
+
+import multiprocessing
+import queue
+import secrets
+import sys
+import time
+
+import pytest
+from support import fake_kernel
+from support.places import TESTS
+
+sys.path.insert(0, str(TESTS / "ranks" / "cases"))
+import device_cases
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernel():
+    """Built before ranks ask for it: their deadlines are for the calls."""
+    return fake_kernel.load()
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch, tmp_path):
+    monkeypatch.setenv("BLINKRUN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS}:{TESTS / 'ranks' / 'cases'}")
+
+
+def run(case, size, *, silent=(), **params):
+    """Return what each process answered; those in `silent` need not."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    secret = secrets.token_bytes(16)
+    processes = [
+        context.Process(target=device_cases.main, args=(case, rank, size, secret, answers, params))
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    said = {}
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        while len(said) < size - len(silent):
+            try:
+                rank, answer = answers.get(timeout=max(deadline - time.monotonic(), 0.01))
+            except queue.Empty:
+                pytest.fail(f"{case}: only ranks {sorted(said)} of {size} answered")
+            said[rank] = answer
+    finally:
+        for process in processes:
+            process.join(10 if len(said) == size - len(silent) else 0.1)
+            if process.is_alive():
+                process.kill()
+                process.join()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("size", "how"),
+    [
+        (2, {}),
+        (3, {"cut": [(0, 1)]}),
+        (4, {"own": True}),  # every process sees its own device alone, as Slurm may have it
+        (3, {"own": True, "ipc": False}),  # containers: all goes through host memory
+    ],
+)
+def test_collectives_between_processes(size, how):
+    said = run("everything", size, **how)
+    assert said == {rank: [] for rank in range(size)}
+
+
+def test_a_rank_that_is_killed_ends_the_kernels_of_the_others():
+    said = run("one_is_killed", 3, silent=[1])
+    assert sorted(said) == [0, 2]
+    for took_s, words, leaks in said.values():
+        assert took_s < 10
+        assert "rank 1" in words
+        assert "\n" not in words
+        assert leaks == []
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [("cudaMalloc", "out of memory"), ("cudaStreamCreateWithPriority", "unknown error")],
+)
+def test_what_fails_on_one_rank_while_they_join_is_told_to_all(call, reason):
+    said = run("one_is_refused", 3, call=call, reason=reason)
+    assert said[1][0] in ("DeviceError", "DeviceMemoryError")
+    for _, words, leaks in said.values():
+        assert "rank 1" in words
+        assert "\n" not in words
+        assert leaks == []
