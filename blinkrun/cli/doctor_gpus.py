@@ -46,7 +46,7 @@ def findings(title: str, found: Mapping[str, Any]) -> Iterator[str]:
             " it have this version of blinkrun?"
         )
         return
-    yield from _of_driver(title, found["driver"])
+    yield from _of_driver(title, found["driver"], found["visible"])
     has_cupy = True
     for line in _of_cupy(title, found["packages"], found["driver"]):
         has_cupy = False
@@ -91,6 +91,7 @@ def differences(by_host: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
         "the driver's CUDA": {
             host: version(found["driver"].get("cuda", 0)) for host, found in known.items()
         },
+        "CUDA_VISIBLE_DEVICES": {host: found["visible"] for host, found in known.items()},
         "the GPUs": {host: models(found["driver"]) for host, found in known.items()},
     }
 
@@ -126,7 +127,7 @@ def summary(found: Mapping[str, Any]) -> str:
     return f"{models(driver)}; {cuda}; {_packages(found['packages'])}; kernel {compiled}"
 
 
-def _of_driver(title: str, driver: Mapping[str, Any]) -> Iterator[str]:
+def _of_driver(title: str, driver: Mapping[str, Any], visible: str | None) -> Iterator[str]:
     error = driver.get("error")
     if error == "OSError":
         yield (
@@ -134,8 +135,9 @@ def _of_driver(title: str, driver: Mapping[str, Any]) -> Iterator[str]:
             " --gpus all and NVIDIA's container toolkit"
         )
     elif error:
+        hidden = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
         advice = _STARTS.get(error, "nvidia-smi may say more, and the kernel's log (dmesg)")
-        yield f"{title}: the NVIDIA driver does not start ({error}): {advice}"
+        yield f"{title}: the NVIDIA driver does not start ({error}{hidden}): {advice}"
     elif driver["cuda"] < OLDEST_CUDA:
         yield (
             f"{title}: its NVIDIA driver takes CUDA {version(driver['cuda'])}, 12.0 is needed:"

@@ -52,6 +52,11 @@ def test_a_host_that_is_well_has_no_line() -> None:
             "h has no NVIDIA driver (libcuda.so.1: cannot open",
             "container with --gpus all",
         ),
+        (
+            started("CUDA_ERROR_NO_DEVICE") | {"visible": "9"},
+            "does not start (CUDA_ERROR_NO_DEVICE, CUDA_VISIBLE_DEVICES=9)",
+            "see CUDA_VISIBLE_DEVICES",
+        ),
         (started("CUDA_ERROR_NO_DEVICE"), "does not start (CUDA_ERROR_NO_DEVICE)", "--gpus"),
         (started("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "different versions", "reboot"),
         (started("CUDA_ERROR_SYSTEM_NOT_READY"), "NVSwitches are not set up", "fabricmanager"),
@@ -145,6 +150,7 @@ def test_containers_do_not_matter_without_gpus() -> None:
 def test_drivers_and_gpus_of_hosts_are_compared() -> None:
     values = differences({"a": found(), "b": found(**driver(12040)), "c": {"error": "x"}})
     assert values["the driver's CUDA"] == {"a": "13.0", "b": "12.4"}
+    assert values["CUDA_VISIBLE_DEVICES"] == {"a": None, "b": None}
     assert values["the GPUs"] == {"a": "2 x NVIDIA H200", "b": "1 x NVIDIA H200"}
 
 
