@@ -65,6 +65,8 @@ BLOCKS = 32  # of a rank that has its device for itself; the rest of it is for w
 
 __all__ = ["DeviceExecutor", "DeviceJob"]
 
+_ITEMSIZES = [dtype.itemsize for dtype in DType]
+
 MakePlan = Callable[[Sequence[DeviceInfo], Reach], Plan]
 
 
@@ -140,6 +142,8 @@ class DeviceExecutor:
         self._lock = threading.Lock()
         self._keep: deque[tuple[int, Any]] = deque()
         self._call = ctypes.create_string_buffer(layout.CALL.size)
+        self._call_at = ctypes.addressof(self._call)
+        self._prepared: set[int] = set()  # element types whose kernel is loaded
         self._last_stream: int | None = None
         self._is_closed = False
         self._everyone = list(range(world.size)) if names is None else list(names)
@@ -221,7 +225,8 @@ class DeviceExecutor:
             group.host = self._host_memory
             self._group = self._put(bytes(group))
             for dtype in first:
-                api.prepare(int(dtype))
+                api.prepare(dtype)
+                self._prepared.add(dtype)
             self._programs.load(Collective.ALLREDUCE, 0)
             if hosts is not None:
                 hosts.start(self._state_memory, areas.own + rings_at, rings_bytes)
@@ -368,7 +373,7 @@ class DeviceExecutor:
         if captures and self._hosts is not None:
             self._hosts.refuse_capture()
         loaded = self._loaded(request, captures=captures)
-        block_bytes = request.count * request.dtype.itemsize
+        dtype, count = request.dtype, request.count
         layout.CALL.pack_into(
             self._call,
             0,
@@ -376,23 +381,23 @@ class DeviceExecutor:
             *loaded.addresses,
             request.input,
             request.output,
-            request.count,
-            max(loaded.eager_bytes, 0),
+            count,
+            loaded.eager_bytes,
             layout.hash_scales(request.prescale, request.postscale),
             request.prescale,
             request.postscale,
             int(self.timeout_s * 1e9),
             request.root,
             request.collective,
-            request.dtype,
+            dtype,
             request.op,
         )
         if not captures and self._last_stream not in (None, stream):
             api.wait(stream, self._after)
-        blocks = loaded.blocks(block_bytes, self._most_blocks)
+        blocks = loaded.blocks(count * _ITEMSIZES[dtype], self._most_blocks)
         if self._hosts is not None:
             self._hosts.submit(loaded.flat, call=desc_of(request))
-        api.launch(ctypes.addressof(self._call), int(request.dtype), blocks, stream)
+        api.launch(self._call_at, dtype, blocks, stream)
         if captures:
             state.capturing()
             return
@@ -403,15 +408,20 @@ class DeviceExecutor:
 
     def _loaded(self, request: Request, *, captures: bool) -> Loaded:
         """Return the programs of a call; loads them if that may be done now."""
-        if captures and not self._programs.has(request.collective, request.root):
-            raise UsageError(
-                f"the first {request.collective.label} of a communicator cannot be captured in a"
-                " graph: make the same call once before the capture"
-            )
-        found = self._programs.load(request.collective, request.root)
+        collective, dtype = request.collective, request.dtype
+        found = self._programs.get(collective, request.root)
+        if found is None or dtype not in self._prepared:
+            if captures:
+                raise UsageError(
+                    f"the first {collective.label} of {dtype.label} in a communicator cannot be"
+                    " captured in a graph: make the same call once before the capture"
+                )
+            found = self._programs.load(collective, request.root)
+            self.api.prepare(dtype)
+            self._prepared.add(dtype)
         if len(found) == 1:
             return found[0]
-        size = request.count * request.dtype.itemsize * call_blocks(request.collective, self.size)
+        size = request.count * dtype.itemsize * call_blocks(collective, self.size)
         return next(each for each in found if size <= each.most_bytes)
 
     def _hold(self, request: Request) -> None:

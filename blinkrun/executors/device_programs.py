@@ -43,7 +43,7 @@ class Loaded:
     lanes : int
         Of the variant with most; at least 1.
     eager_bytes : int
-        Largest block that goes the one-shot way; -1: none does.
+        Largest block that goes the one-shot way; 0: none does.
     eager_lanes : int
         Lanes of that way.
     flat : bytes
@@ -59,13 +59,13 @@ class Loaded:
 
     def blocks(self, block_bytes: int, most: int) -> int:
         """Return how many thread blocks carry a call on blocks of `block_bytes`."""
-        if block_bytes <= self.eager_bytes:
+        if block_bytes <= self.eager_bytes or not block_bytes:
             return self.eager_lanes
         least = -(-self.lanes // layout.LANES)
         return max(min(self.lanes, most, 1 + block_bytes // BYTES_PER_BLOCK), least)
 
 
-NOTHING = Loaded(ANY_SIZE, (0, 0, 0, 0), 1, -1, 1, b"")  # a barrier: entering is all there is to it
+NOTHING = Loaded(ANY_SIZE, (0, 0, 0, 0), 1, 0, 1, b"")  # a barrier: entering is all there is to it
 
 
 def lowered_on_host(plan: Plan, collective: Collective, root: Rank) -> Lowered:
@@ -115,10 +115,11 @@ class DevicePrograms:
         self._has_areas = has_areas
         self._put = put
         self._loaded: dict[tuple[Collective, Rank], tuple[Loaded, ...]] = {}
+        self._known: dict[int, tuple[Loaded, ...]] = {}  # by what a call says, quick to look up
 
-    def has(self, collective: Collective, root: Rank) -> bool:
-        """Whether the programs are on the device."""
-        return self._key(collective, root) in self._loaded
+    def get(self, collective: Collective, root: Rank) -> tuple[Loaded, ...] | None:
+        """Return the programs if they are on the device; quickly."""
+        return self._known.get(collective << 8 | root)
 
     def load(self, collective: Collective, root: Rank) -> tuple[Loaded, ...]:
         """Return the programs of `collective`, smallest calls first.
@@ -132,6 +133,7 @@ class DevicePrograms:
         found = self._loaded.get(key)
         if found is None:
             found = self._loaded[key] = tuple(self._make(*key))
+        self._known[collective << 8 | root] = found
         return found
 
     @staticmethod
@@ -153,7 +155,7 @@ class DevicePrograms:
             if fits(program, self._reach):
                 sizes.setdefault(most_bytes, []).append((program, chunk_bytes))
         small = (1, b"") if eager is None else self._flat(eager, 1, 0)
-        small_bytes = -1
+        small_bytes = 0
         small_address = 0
         if eager is not None:
             ring = max(eager.slots * eager.slot_depth, 1)
@@ -182,12 +184,13 @@ class DevicePrograms:
         hosted = hosted_slots(program, self._reach)
         if hosted and not self._has_areas:
             raise ProgramError(f"{program.name} has slots in host memory, and there is none")
-        lanes = len(program.ranks[self._rank].channels) * pieces
-        if -(-lanes // layout.LANES) > self._blocks:
+        most = max(len(rank.channels) for rank in program.ranks) * pieces
+        if -(-most // layout.LANES) > self._blocks:
             raise ProgramError(
-                f"{program.name} has {lanes} channels, more than {self._blocks} thread blocks of"
-                f" {layout.LANES} each can run"
+                f"{program.name} has {most} channels, more than {self._blocks} thread blocks can"
+                f" run, each {layout.LANES}"
             )
+        lanes = len(program.ranks[self._rank].channels) * pieces
         words = encode_device(program, self._rank, hosted)
         try:
             return lanes, native.flatten(words, pieces, chunk_bytes)
