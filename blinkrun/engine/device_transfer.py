@@ -28,7 +28,7 @@ class DeviceTransfer(Transfer):
         super().__init__(communicator)
         self.lane = lane
         self._memory: Any = None
-        communicator.device_executor(lane.index)
+        self._executor = communicator.device_executor(lane.index)
 
     def call(  # noqa: PLR0913
         self,
@@ -91,6 +91,10 @@ class DeviceTransfer(Transfer):
         values = np.full(count, value, numpy_dtype(dtype))
         lane.api.copy(pointer, values.ctypes.data, num_bytes, lane.stream)
         lane.hold(values)
+
+    def check(self) -> None:
+        """Raise what has gone wrong by now on the devices of the set."""
+        self._executor.check()
 
     def trace(self, is_on: bool) -> None:
         """Do nothing: work on devices is not timed by channel."""

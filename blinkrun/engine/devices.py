@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,13 +76,17 @@ class Lane:
         for mark in marks:
             self.api.wait(self.stream, mark.event)
 
-    def passed(self, handles: Sequence[Handle]) -> None:
-        """Note that the work of `handles` is enqueued; their memory is held until it is through."""
+    def passed(self, handles: Sequence[Handle], check: Callable[[], None]) -> None:
+        """Note that the work of `handles` is enqueued; their memory is held until it is through.
+
+        `check` raises what has gone wrong on the device.
+        """
         after = self.mark(self.stream)
         for handle in handles:
             passage = handle.passage
             if passage is not None:
                 passage.after = after
+                passage.check = check
                 passage.kept = (handle.parts, handle.keep)
                 self._held.append((after, passage, None))
 

@@ -136,7 +136,7 @@ class Executor:
             if entry.number:
                 handle.number = entry.number
             if passage is not None:
-                passage.lane.passed((handle,))
+                passage.lane.passed((handle,), self._transfer(request).check)
             handle.member_done(member, place)
 
     def _moved(self, entry: Entry, member: int, handle: Handle) -> View | None:
@@ -251,7 +251,7 @@ class Executor:
         requests = [handle.request for handle, _ in ends]
         self._record.ran(requests, transfer, batch.num_bytes, times_ns)
         if transfer.lane is not None:
-            transfer.lane.passed([handle for handle, _ in ends])
+            transfer.lane.passed([handle for handle, _ in ends], transfer.check)
         for handle, member in ends:
             handle.member_done(member)
 

@@ -60,6 +60,8 @@ class Passage:
         Those streams.
     after : Mark or None
         Its end, once it is enqueued.
+    check : callable or None
+        Raises what has gone wrong on the device by now.
     kept : object
         Its memory, from then until it is through or no stream of the caller can be ahead of it.
     """
@@ -68,6 +70,7 @@ class Passage:
     before: tuple[Mark, ...]
     streams: tuple[int, ...]
     after: Mark | None = None
+    check: Callable[[], None] | None = None
     kept: object = None
 
 
@@ -177,7 +180,8 @@ class Handle:
     def wait_on(self, stream: int) -> None:
         """Let a stream of the device go on only after the results; blocks no thread for a device.
 
-        For requests on device memory, after `wait`.
+        For requests on device memory, after `wait`. Raises what has gone wrong on the device by
+        now, this request or another; what goes wrong later is raised by a later one.
         """
         passage = self.passage
         if passage is None or passage.after is None:
@@ -185,6 +189,8 @@ class Handle:
         passage.lane.api.wait(stream, passage.after.event)
         if passage.streams == (stream,):  # what is freed from here on is used in its order
             passage.kept = None
+        if passage.check is not None:
+            passage.check()
 
     def is_through(self) -> bool:
         """Whether the results are there, on a device as well; never blocks."""

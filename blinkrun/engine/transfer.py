@@ -75,6 +75,9 @@ class Transfer:
         """Set `count` elements to one value."""
         array_at(pointer, count, dtype)[...] = value
 
+    def check(self) -> None:
+        """Raise what has gone wrong by now with what was enqueued; nothing is, on the host."""
+
     def trace(self, is_on: bool) -> None:
         """Have calls timed by channel, or not."""
         self.communicator.executor.group.set_traced(is_on)

@@ -39,13 +39,11 @@ def index_of_all(named: Iterable[tuple[str, torch.Tensor]]) -> int | None:
         if first is None:
             first = name, index
         elif index != first[1]:
+            way = "a rank uses one device, so move them to one"
+            if None in (first[1], index):
+                way = "move all of them to one place, or wrap an optimizer for each place"
             raise InvalidBufferError(
-                f"parameter '{first[0]}' is on {place(first[1])}, '{name}' on {place(index)}; "
-                "those of one optimizer must be on one device: wrap an optimizer for each, with "
-                "process sets of ranks for devices of their own"
-                if None not in (first[1], index)
-                else f"parameter '{first[0]}' is on {place(first[1])}, '{name}' on {place(index)}; "
-                "move all parameters to one of them, or wrap an optimizer for each"
+                f"parameter '{first[0]}' is on {place(first[1])}, '{name}' on {place(index)}; {way}"
             )
     return None if first is None else first[1]
 

@@ -13,6 +13,7 @@ from blinkrun.engine.handle import Part
 from blinkrun.engine.request import ADASUM, CUDA, Kind, Member, Request
 from blinkrun.engine.settings import Settings
 from blinkrun.errors import (
+    CollectiveError,
     InvalidBufferError,
     MismatchError,
     NonFiniteError,
@@ -287,6 +288,28 @@ def test_check_nan_looks_at_devices(machine):
         return caught.value.rank
 
     assert run_ranks(machine, 2, body, settings=Settings(check_nan=True)) == [1, 1]
+
+
+def test_a_kernel_that_cannot_be_launched_ends_the_job_on_all_ranks(machine):
+    """Nothing waits for ever, and the others hear of it from a later call at the latest."""
+
+    def body(me):
+        me.run(Kind.ALLREDUCE, "before", [me.array([1.0])])
+        me.engine.barrier()
+        if me.rank == 1:
+            machine.fail("cuLaunchKernel", rank=1, reason="an illegal memory access")
+
+        def go_on():
+            for turn in range(100):
+                me.run(Kind.ALLREDUCE, f"a{turn}", [me.array([1.0])])
+
+        with pytest.raises(CollectiveError) as caught:
+            go_on()
+        return str(caught.value)
+
+    for text in run_ranks(machine, 2, body):
+        assert "rank 1" in text
+        assert "an illegal memory access" in text
 
 
 def test_nothing_is_left_on_the_devices(machine):
