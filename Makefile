@@ -6,6 +6,9 @@
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
 #   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
 #                  BENCH_FLAGS="--launches 1 --only training": a part; several hosts need root)
+#   make gpu-check is the CUDA executor right and fast on this machine's GPU? Under four minutes, no network;
+#                  in the environment of GPU_PYTHON, which has blinkrun[cuda13] (or cuda12), torch if it is
+#                  to train; GPU_FLAGS="--parts loopback-2,times-2": a part
 #   make plans     the tables and the picture of docs/planning.md (about ten minutes)
 #   make paper     docs/paper.md: the Blink paper's evaluation on the simulator (PAPER_FLAGS=--emulate:
 #                  and on emulated machines, a quarter of an hour)
@@ -17,15 +20,17 @@ PIP_FLAGS ?=
 BENCH_QUICK ?=
 BENCH_FLAGS ?=
 PAPER_FLAGS ?=
+GPU_FLAGS ?=
 PYTEST_FLAGS ?=
 
 TEST := .venv-test
 DEMO := .venv-demo
 MPICH := .venv-mpich
 TREE := $(TEST)/tree
+GPU_PYTHON ?= $(if $(wildcard $(TEST)/.blinkrun),$(TEST)/bin/python,$(PYTHON))
 CORE := setup.py pyproject.toml blinkrun/version.py $(wildcard blinkrun/csrc/*)
 
-.PHONY: demo test check lint format sanitize bench plans paper dist clean python
+.PHONY: demo test check lint format sanitize bench gpu-check plans paper dist clean python
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)/.blinkrun
@@ -60,6 +65,9 @@ sanitize: $(TEST)/.blinkrun
 bench: $(TEST)/.blinkrun $(MPICH)/.blinkrun
 	$(TEST)/bin/python -m blinkrun.bench.report --mpich $(MPICH)/bin $(BENCH_FLAGS) \
 	  $(if $(BENCH_QUICK),--quick build/benchmarks,docs/benchmarks)
+
+gpu-check:
+	$(GPU_PYTHON) -m blinkrun.bench.gpu_check $(GPU_FLAGS)
 
 plans: $(TEST)/.blinkrun
 	$(TEST)/bin/python -m blinkrun.bench.plans docs/planning.md

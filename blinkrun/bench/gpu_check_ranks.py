@@ -97,9 +97,7 @@ class GpuRank:
         self.control.allgather(None)
 
     def close(self) -> None:
-        """Give everything back; all ranks call it."""
-        self.barrier()  # nobody's kernel still runs: freeing waits for the device
-        self._arena.clear()
+        """Give everything back, after the executor has left: freeing waits for its kernels."""
         for pointer in self._memory:
             self.api.free(pointer)
         self.api.free_stream(self.stream)
@@ -132,12 +130,16 @@ def joined(
             timeout_s=timeout_s,
             arena_bytes=arena_bytes,
         )
+        me = GpuRank(control, executor, api, api.new_stream())
         try:
-            me = GpuRank(control, executor, api, api.new_stream())
             yield me
-            me.close()
+            me.barrier()  # nobody's kernel still runs
+        except BaseException as err:
+            host.group.abort(f"rank {rank} failed: {err}")  # the others' kernels end
+            raise
         finally:
             executor.close()
+            me.close()
     finally:
         host.group.close()
 
@@ -170,7 +172,11 @@ def run_threads(  # noqa: PLR0913
             with joined(
                 controls[number], plan, opener, timeout_s=timeout_s, arena_bytes=arena_bytes
             ) as me:
-                results[number] = body(me)
+                try:
+                    results[number] = body(me)
+                except BaseException as err:  # before others fail for want of this rank
+                    errors.append(err)
+                    raise
         except BaseException as err:  # raised again below, in the caller's thread
             errors.append(err)
             controls[number].abort(1)

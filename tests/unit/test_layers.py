@@ -44,7 +44,7 @@ def importers(module):
     [
         ("mpi4py", {"comm/mpi.py", "bench/peers.py", "bench/training.py"}),
         ("blinkrun._core", {"executors/native.py"}),
-        ("cupy", {"executors/cuda.py"}),
+        ("cupy", {"executors/cuda.py", "bench/gpu_check_cupy.py"}),
         ("cupy_backends", {"executors/cuda.py"}),
         (
             "matplotlib",
