@@ -96,7 +96,7 @@ class Reducer:
 def _dense(grad: Any, name: str) -> Any:
     if grad.device.type != "cpu":
         raise InvalidBufferError(
-            f"the gradient of '{name}' is on {grad.device}; this version moves tensors on the CPU "
+            f"the gradient of '{name}' is on {grad.device}; Keras hands over tensors on the CPU "
             "only, set KERAS_TORCH_DEVICE=cpu before keras is imported"
         )
     return grad if grad.layout is torch.strided else grad.to_dense()
