@@ -30,9 +30,10 @@ def short_waits(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", f"{TESTS}:{TESTS / 'ranks' / 'cases'}")
 
 
-def run(case, size, *, silent=(), **params):
-    """Return what each process answered; those in `silent` need not."""
-    context = multiprocessing.get_context("spawn")
+def run(case, size, *, silent=(), method="forkserver", **params):
+    """Return what each process answered; those in `silent` need not, the others must end well."""
+    context = multiprocessing.get_context(method)
+    context.set_forkserver_preload(["device_cases"])  # what takes most of a short run
     answers = context.Queue()
     secret = secrets.token_bytes(16)
     processes = [
@@ -56,6 +57,8 @@ def run(case, size, *, silent=(), **params):
             if process.is_alive():
                 process.kill()
                 process.join()
+    ends = {rank: process.exitcode for rank, process in enumerate(processes) if rank not in silent}
+    assert set(ends.values()) == {0}, ends
     return said
 
 
@@ -94,3 +97,16 @@ def test_what_fails_on_one_rank_while_they_join_is_told_to_all(call, reason):
         assert "rank 1" in words
         assert "\n" not in words
         assert leaks == []
+
+
+def test_handles_that_one_process_cannot_open_are_done_without():
+    """The ranks that it does not reach meet it in host memory, and it them."""
+    said = run("everything", 3, fault={"rank": 2, "call": "cudaIpcOpenMemHandle", "times": 1000})
+    assert said == {rank: [] for rank in range(3)}
+
+
+@pytest.mark.parametrize("how", ["dropped", "under way"])
+def test_processes_end_though_nothing_was_closed(how):
+    """At the end of the interpreter, executors go in any order; also while a kernel waits."""
+    said = run("one_just_ends", 2, method="spawn", how=how)  # forks do not end the interpreter
+    assert said == {0: "done", 1: "done"}

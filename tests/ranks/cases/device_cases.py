@@ -15,6 +15,7 @@ from blinkrun.comm.sockets import SocketControl
 from blinkrun.errors import BlinkrunError
 from blinkrun.types import Collective
 
+LEFT = []
 COUNTS = (0, 1, 1009, 4095, 30_011)
 
 
@@ -27,9 +28,11 @@ def main(case, rank, size, secret, answers, params):
         raise
 
 
-def _machine(rank, size, *, own=False, **how):
+def _machine(rank, size, *, own=False, fault=None, **how):
     """The machine as this process sees it: all devices, or its own one, and which is the rank's."""
     machine = FakeMachine(size, visible=[rank] if own else None, seed=rank, **how)
+    if fault is not None:
+        machine.fail(**fault)
     return machine, machine.open_device(0 if own else rank, rank)
 
 
@@ -112,3 +115,16 @@ def one_is_refused(rank, size, secret, call, reason):
         return [type(err).__name__, str(err), machine.leaks()]
     finally:
         machine.close()
+
+
+def one_just_ends(rank, size, secret, how):
+    """Leave all as it is; what Python does at its end must not hang, nor end the process badly."""
+    machine, device = _machine(rank, size)
+    context = joined(_control(rank, size, secret), star_plan(size), device, timeout_s=2)
+    me = context.__enter__()
+    LEFT.extend((machine, context, me))
+    _sums(me, 1009)
+    x = me.device.array_of(np.ones(100_003, np.float32))
+    if how == "under way" and rank == 0:  # a call that rank 1 never makes
+        me.run(Collective.ALLREDUCE, x, x)
+    return "done"

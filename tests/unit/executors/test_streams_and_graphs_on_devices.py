@@ -61,6 +61,24 @@ def test_calls_on_several_streams_keep_their_order():
     assert run_devices(chain_plan(3), body) == [[3.0**9]] * 3
 
 
+def test_many_calls_one_after_the_other():
+    """Small and large ones, by several programs, with nobody waiting between them."""
+    counts = [1, 40, COUNT, 3, 20_000, 2]
+
+    def body(me):
+        arrays = [me.device.array_of(np.full(count, 1, np.int64)) for count in counts]
+        inside = [me.in_arena(count, np.int64) for count in counts]
+        stream = me.device.new_stream()
+        for _ in range(20):
+            for x, y in zip(arrays, inside, strict=True):
+                me.run(Collective.ALLREDUCE, x, y, stream=stream)
+                me.run(Collective.ALLREDUCE, y, x, Op.AVERAGE, stream=stream)
+        me.executor.synchronize(stream)
+        return [np.unique(array.numpy()).tolist() for array in arrays]
+
+    assert run_devices(chain_plan(3), body) == [[[3**20]] * len(counts)] * 3
+
+
 def test_calls_on_streams_without_an_order_of_their_own():
     """The executor keeps the calls apart, on every rank in the order in which they were made."""
 
