@@ -2,6 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
+#include <string_view>
+
 #include "bindings.hpp"
 #include "proxy.hpp"
 
@@ -38,15 +41,11 @@ void bind_proxy(py::module_& m) {
       .def(py::init(&make_proxy), py::kw_only(), py::arg("group"), py::arg("wire"), py::arg("host"),
            py::arg("rings"), py::arg("rings_bytes"), py::arg("scratch_bytes"))
       .def("load", [](ProxyHandle& h, const py::bytes& flat) { return h.proxy->load(std::string(flat)); })
-      .def("submit", [](ProxyHandle& h, int64_t program, uint64_t count, uint64_t scales, int32_t root,
-                        int collective, int dtype, int op) {
-        DeviceDesc desc{};
-        desc.count = count;
-        desc.scales = scales;
-        desc.root = root;
-        desc.collective = uint8_t(collective);
-        desc.dtype = uint8_t(dtype);
-        desc.op = uint8_t(op);
+      .def("submit", [](ProxyHandle& h, int64_t program, const py::bytes& call) {
+        const std::string_view bytes = call;
+        if (bytes.size() != sizeof(DeviceDesc)) throw std::invalid_argument("no DeviceDesc");
+        DeviceDesc desc;
+        std::memcpy(&desc, bytes.data(), sizeof desc);
         return h.proxy->submit(program < 0 ? Proxy::kNoProgram : uint32_t(program), desc);
       })
       .def("words", [](ProxyHandle& h, uint64_t call) { return h.proxy->words(call); })

@@ -25,6 +25,7 @@ from blinkrun.types import DType
 Failure = _core.Failure
 Group = _core.Group
 Job = _core.Job
+Proxy = _core.Proxy
 control_bytes: Callable[[int, int], int] = _core.control_bytes
 format_control: Callable[[int, int, int], None] = _core.format_control
 flatten = _core.flatten
