@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 REACH_S = 3.0  # longest wait for a connection: within it a SYN is sent twice
 VERSION_S = 10.0  # longest wait for `mpiexec --version`
 LOAD_S = 30.0  # the same for a Python that loads mpi4py and the core
+TRY_S = 55.0  # the same for one that tries GPUs: compiles a kernel, starts a process
 BACKLOG = 256
 MAX_LINE = 1 << 20
 MAX_HASHED = 1 << 23  # bytes of a file: a script is shorter, an image of a container is not read
@@ -38,15 +39,8 @@ _SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCGIFMTU = 0x8913, 0x8915, 0x89
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
 _CGROUPS = "/sys/fs/cgroup"
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the latter is WSL's
-FRAMEWORKS = (
-    "torch",
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-    "numpy",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-)
+CUPYS = ("cupy-cuda12x", "cupy-cuda13x")
+FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy", *CUPYS)
 
 # Loads what a rank loads, in a process of its own: an MPI that cannot start may end it.
 _LOADER = """
@@ -345,7 +339,7 @@ def mpiexec_here(path: str | None) -> dict[str, Any] | None:
 
 def loaded(paths: Sequence[str]) -> dict[str, Any]:
     """Return what a Python says that loads mpi4py and the core, as a rank does."""
-    found = _told("loaded ", _LOADER, paths)
+    found = _told("loaded ", _LOADER, paths, LOAD_S)
     return {"mpi": found, "core": found} if "error" in found else found
 
 
@@ -354,22 +348,22 @@ def devices(paths: Sequence[str]) -> dict[str, Any]:
     # without the folder that it starts in, as above
     code = "import sys; sys.path[:] = filter(None, sys.path)\n"
     code += "from blinkrun.executors.device_facts import main; main()"
-    return _told("devices ", code, paths)
+    return _told("devices ", code, paths, TRY_S)
 
 
-def _told(mark: str, code: str, paths: Sequence[str]) -> dict[str, Any]:
+def _told(mark: str, code: str, paths: Sequence[str], limit_s: float) -> dict[str, Any]:
     """Return what a Python writes behind `mark`, or why it does not."""
     environ = {name: value for name, value in os.environ.items() if not _OF_A_RANK.match(name)}
     environ.setdefault("OMPI_MCA_pml", "ob1")  # no probe of fabrics, which takes a second
     environ.setdefault("OMPI_MCA_btl", "self,sm")
     environ["PYTHONPATH"] = os.pathsep.join(paths)
-    status, text = _output([sys.executable, "-c", code], LOAD_S, environ)
+    status, text = _output([sys.executable, "-c", code], limit_s, environ)
     for line in text.splitlines():
         if line.startswith(mark):
             found: dict[str, Any] = json.loads(line[len(mark) :])
             return found
     words = [line.strip() for line in text.splitlines() if line.strip()]
-    how = f"no answer in {LOAD_S:g} s" if status is None else f"exit code {status}"
+    how = f"no answer in {limit_s:g} s" if status is None else f"exit code {status}"
     return {"error": f"{words[-1]} ({how})" if words else how}
 
 

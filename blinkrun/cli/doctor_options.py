@@ -29,7 +29,7 @@ examples:
   blinkrun doctor -H a:8,b:8 --network-interface eth0 train.py
 """
 
-DEADLINE_S = 45.0  # mpi4py and the core are loaded: a cold network file system takes its time
+DEADLINE_S = 90.0  # loading the core and trying GPUs, from a cold network file system
 
 
 @dataclass(frozen=True, slots=True)

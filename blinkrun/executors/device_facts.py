@@ -19,7 +19,7 @@ from typing import Any
 from blinkrun.errors import DeviceError
 
 MARK = "devices "
-TRIAL_S = 30.0  # longest wait for the process that opens another one's memory
+TRIAL_S = 20.0  # longest wait for the process that opens another one's memory
 _CUPYS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x")
 _TEXT_BYTES = 256
 _ANY = [8, 0]  # compute capability of a trial without a GPU

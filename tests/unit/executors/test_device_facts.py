@@ -136,7 +136,7 @@ def test_a_process_that_does_not_answer_is_an_error(monkeypatch):
 
     monkeypatch.setattr(cuda, "open_device", lambda index: FakeApi())
     monkeypatch.setattr(device_facts.subprocess, "run", run)
-    assert memory(ONE)["text"] == "no answer in 30 s"
+    assert memory(ONE)["text"] == "no answer in 20 s"
 
 
 def test_memory_needs_a_device(monkeypatch):
