@@ -45,6 +45,23 @@ def reduce_once(me):
     return x.numpy()[0]
 
 
+def test_host_memory_that_cannot_be_pinned_ends_all():
+    """Where devices do not reach each other."""
+    machine = FakeMachine(2, cut=[(0, 1)])
+    machine.fail("cudaHostRegister", rank=1, reason="operation not supported")
+    for err in run_devices(star_plan(2), reduce_once, machine=machine, catch=True):
+        assert isinstance(err, BlinkrunError)
+        assert "rank 1" in str(err)
+        assert "cudaHostRegister" in str(err)
+    assert machine.leaks() == []
+    machine.close()
+
+
+def test_a_slow_device_holds_nobody_up_for_ever(machine):
+    machine.delay_s = 0.2
+    assert run_devices(star_plan(3), reduce_once, machine=machine, timeout_s=5.0) == [6.0] * 3
+
+
 @pytest.mark.parametrize("call", JOINING)
 def test_what_fails_on_one_rank_while_they_join_ends_all(machine, call):
     machine.fail(call, rank=1, reason="out of memory" if "lloc" in call else "unknown error")
