@@ -338,4 +338,4 @@ def test_torch_is_told_the_backend_by_an_entry_point():
     torch_entry.register()
     assert dist.is_backend_available("blink")
     importlib.import_module("blinkrun.torch.distributed").register()
-    assert dist.Backend.backend_capability["blink"] == ["cpu"]
+    assert dist.Backend.backend_capability["blink"] == ["cpu", "cuda"]

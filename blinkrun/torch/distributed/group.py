@@ -13,6 +13,7 @@ from blinkrun import env
 from blinkrun.adapter.overlap import choose_overlap
 from blinkrun.communicator import Communicator
 from blinkrun.errors import NotInitializedError
+from blinkrun.torch.distributed import streams
 from blinkrun.torch.distributed.arguments import (
     as_list,
     inner_list,
@@ -28,7 +29,7 @@ from blinkrun.torch.distributed.identity import NamedGroup
 from blinkrun.torch.distributed.messages import Messages
 from blinkrun.torch.distributed.reductions import reduction
 from blinkrun.torch.distributed.sparse import allreduce_sparse
-from blinkrun.torch.distributed.streams import DeviceWork, Side, Together, place_of
+from blinkrun.torch.distributed.streams import DeviceWork, Together, place_of
 from blinkrun.torch.distributed.work import DoneWork, Lane
 from blinkrun.types import Rank
 
@@ -82,7 +83,7 @@ class BlinkProcessGroup(NamedGroup):
         self._messages = Messages(communicator)
         self._overlaps: bool | None = None
         self._batch: list[Work] | None = None  # of a coalescing block that is open
-        self._sides: dict[int, Side] = {}  # own streams, by device
+        self._sides: dict[int, streams.Side] = {}  # own streams, by device
 
     # ---- reductions ----------------------------------------------------------------------------
 
@@ -446,7 +447,7 @@ class BlinkProcessGroup(NamedGroup):
     ) -> Work:
         """Put a collective into a stream, after what the lane has before it."""
         if device not in self._sides:
-            self._sides[device] = Side(device)
+            self._sides[device] = streams.Side(device)
         side, end = self._sides[device], None
         tensors = [*results, *given]
         if is_async and all(each.layout is torch.strided for each in tensors):

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from torch_distributed_values import raised, rank, size
 
 CASES = ("disagreements", "bad_arguments", "what_torch_asks")
+ANOTHER_KIND = [dist.barrier]  # what some rank calls instead of an allreduce
 
 
 def disagreements():
@@ -21,7 +22,7 @@ def disagreements():
             )
         ),
         "root": raised(lambda: dist.broadcast(torch.ones(3), src=1 if odd else 0)),
-        "kind": raised(lambda: dist.barrier() if odd else dist.all_reduce(torch.ones(3))),
+        "kind": raised(lambda: ANOTHER_KIND[0]() if odd else dist.all_reduce(torch.ones(3))),
         "splits": raised(
             lambda: dist.all_to_all_single(
                 torch.empty(2 * size()),
