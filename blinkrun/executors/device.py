@@ -12,62 +12,36 @@ import ctypes
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from blinkrun import env
 from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
 from blinkrun.errors import (
+    DeviceError,
     InvalidBufferError,
-    LaunchError,
     NotInitializedError,
     UsageError,
 )
 from blinkrun.executors import device_layout as layout
-from blinkrun.executors.agreed import agreed_plan
 from blinkrun.executors.base import Executor, Request
-from blinkrun.executors.device_api import DeviceApi, DeviceInfo
-from blinkrun.executors.device_heap import DeviceHeap, DeviceMemory
-from blinkrun.executors.device_job import DeviceJob, Events
-from blinkrun.executors.device_join import (
-    Reach,
-    arena_size,
-    blocks_of,
-    gather_cards,
-    group_layout,
-    make_areas,
-    make_arenas,
-    sharers,
-    together,
-)
-from blinkrun.executors.device_memory import Finals, Holdings, sweep
-from blinkrun.executors.device_programs import (
-    DevicePrograms,
-    Loaded,
-    Lowered,
-    call_blocks,
-    desc_of,
-    lowered_on_host,
-)
-from blinkrun.executors.device_state import DeviceState
+from blinkrun.executors.device_api import DeviceApi
+from blinkrun.executors.device_heap import DeviceMemory
+from blinkrun.executors.device_job import DeviceJob, wait_for
+from blinkrun.executors.device_memory import Holdings, sweep
+from blinkrun.executors.device_programs import Loaded, call_blocks, desc_of
+from blinkrun.executors.device_setup import MakePlan, Setup, Wishes
 from blinkrun.planner.plan import Plan
-from blinkrun.types import Collective, DType, Rank
+from blinkrun.types import DType, Rank
 
 if TYPE_CHECKING:
-    from blinkrun.executors.device_hosts import DeviceHosts
     from blinkrun.planner.hosts_plan import HostsPlan
 
 SCRATCH_BYTES = 64 << 20  # for slots: those of all channels and pieces of a staged program
-CHUNK_BYTES = 512 << 10
-BLOCKS = 32  # of a rank that has its device for itself; the rest of it is for what trains
 
 __all__ = ["DeviceExecutor", "DeviceJob"]
 
 _ITEMSIZES = [dtype.itemsize for dtype in DType]
-
-MakePlan = Callable[[Sequence[DeviceInfo], Reach], Plan]
 
 
 class DeviceExecutor:
@@ -103,6 +77,8 @@ class DeviceExecutor:
     ----------
     rank, size : int
         Among all ranks.
+    name : int
+        Number of this rank in messages.
     plan : Plan or HostsPlan
         What calls run on.
     api : DeviceApi
@@ -143,164 +119,40 @@ class DeviceExecutor:
         self._keep: deque[tuple[int, Any]] = deque()
         self._call = ctypes.create_string_buffer(layout.CALL.size)
         self._call_at = ctypes.addressof(self._call)
-        self._prepared: set[int] = set()  # element types whose kernel is loaded
         self._last_stream: int | None = None
         self._is_closed = False
-        self._everyone = list(range(world.size)) if names is None else list(names)
-        self._local = world.local_ranks
+        everyone = list(range(world.size)) if names is None else list(names)
+        self.name = everyone[self.rank]
         sweep()  # what other groups could not give back yet
-        self._holdings = Holdings(api)
-        self._finalizer = weakref.finalize(self, self._holdings.release)
+        holdings = Holdings(api)
+        self._finalizer = weakref.finalize(self, holdings.release)
+
         try:
-            arena_bytes = together(control, lambda: env.size_bytes(env.DEVICE_ARENA, arena_bytes))[
-                control.rank
-            ]
-            self._join(control, world, host, make_plan, arena_bytes, scratch_bytes, blocks)
+            setup = Setup(
+                control,
+                world,
+                host,
+                api,
+                holdings=holdings,
+                make_plan=make_plan,
+                wishes=Wishes(arena_bytes, scratch_bytes, blocks, timeout_s),
+                everyone=everyone,
+            )
         except BaseException:
             self._finalizer()
             raise
-
-    # ---- joining -------------------------------------------------------------------------------
-
-    def _join(  # noqa: PLR0913, PLR0917 - the constructor's
-        self,
-        control: ControlPlane,
-        world: World,
-        host: Executor,
-        make_plan: MakePlan,
-        arena_bytes: int,
-        scratch_bytes: int,
-        blocks: int,
-    ) -> None:
-        if world.local_size > layout.RANKS:
-            raise LaunchError(
-                f"{world.local_size} ranks on one host, {layout.RANKS} can have devices together"
-            )
-        api, index = self.api, world.local_rank
-        cards = gather_cards(control, api, scratch_bytes=scratch_bytes, blocks=blocks)
-        here = [cards[rank] for rank in self._local]
-        scratch_bytes = min(card.scratch_bytes for card in cards)
-        self._most_blocks = min(together(control, lambda: blocks_of(here, index, wanted=BLOCKS)))
-        num_bytes = arena_size(
-            arena_bytes,
-            total=api.info.total_bytes,
-            free=here[index].free_bytes,
-            sharing=sharers(here, index),
-            scratch_bytes=scratch_bytes,
-        )
-        name = self._everyone[self.rank]
-        arenas = make_arenas(
-            control, world, here, self._holdings, num_bytes=num_bytes, rank_name=name
-        )
-        infos = [card.info for card in here]
-        lowered = self._lowered_by(
-            control, world, host, infos, arenas.reach, make_plan, scratch_bytes
-        )
-        hosts = self._hosts
-        needs_areas = not all(map(all, arenas.reach)) or hosts is not None or _is_staged(self.plan)
-        rings_bytes = 0 if hosts is None else hosts.rings_bytes
-        rings_at = layout.SCRATCH_AT + scratch_bytes
-        area_bytes = rings_at + rings_bytes if needs_areas else 0
-        areas = make_areas(control, self._local, self._holdings, host, area_bytes=area_bytes)
-        self._heap = DeviceHeap(arenas.own + rings_at, arenas.own + arenas.num_bytes)
-        self._holdings.finals = finals = Finals(host.group, areas.finals, index)
-        together(control, lambda: self._make_own(host, finals, index))
-        self._programs = DevicePrograms(
-            self.rank,
-            arenas.everywhere,
-            lowered,
-            blocks=self._most_blocks,
-            has_areas=needs_areas,
-            put=self._put,
-        )
-        # A kernel that is loaded while another rank's waits on the same device may wait for it.
-        shared = any(sharers(here, at) > 1 for at in range(len(here)))
-        first = list(DType) if shared else [DType.FLOAT32]
-
-        def put() -> None:
-            group = group_layout(arenas, areas, index)
-            group.index, group.all = self.rank, self.size
-            group.scratch_bytes, group.chunk_bytes = scratch_bytes, CHUNK_BYTES
-            group.rings_at, group.rings_bytes = rings_at, rings_bytes
-            group.host = self._host_memory
-            self._group = self._put(bytes(group))
-            for dtype in first:
-                api.prepare(dtype)
-                self._prepared.add(dtype)
-            self._programs.load(Collective.ALLREDUCE, 0)
-            if hosts is not None:
-                hosts.start(self._state_memory, areas.own + rings_at, rings_bytes)
-
-        together(control, put)
-        self._state.watch()
-
-    def _lowered_by(  # noqa: PLR0913, PLR0917 - the constructor's
-        self,
-        control: ControlPlane,
-        world: World,
-        host: Executor,
-        infos: Sequence[DeviceInfo],
-        reach: Reach,
-        make_plan: MakePlan,
-        scratch_bytes: int,
-    ) -> Callable[[Collective, Rank], Lowered]:
-        """Plan, on several hosts with what joins them, and return what makes programs of it."""
-        self._hosts: DeviceHosts | None = None
-        if world.cross_size == 1:
-            plan = agreed_plan(control, lambda: make_plan(infos, reach))
-            self.plan: Plan | HostsPlan = plan
-            return partial(lowered_on_host, plan)
-        from blinkrun.executors.device_hosts import DeviceHosts  # noqa: PLC0415 - few need it
-
-        self._hosts = hosts = DeviceHosts(
-            control,
-            world,
-            host,
-            infos=infos,
-            reach=reach,
-            blocks=self._most_blocks,
-            scratch_bytes=scratch_bytes,
-        )
-        self._holdings.first.append(hosts.close)
-        self.plan = hosts.plan
-        return hosts.lowered
-
-    def _make_own(self, host: Executor, finals: Finals, index: int) -> None:
-        """Make what no other rank uses: pinned memory, streams and events."""
-        api, holdings = self.api, self._holdings
-        here, self._host_memory = api.host_alloc(ctypes.sizeof(layout.Host))
-        self._state_memory = here
-        holdings.rest.append(lambda: api.host_free(here))
-        self._state = holdings.state = DeviceState(
-            host.group,
-            here,
-            finals,
-            index=index,
-            names=[self._everyone[rank] for rank in self._local],
-            everyone=self._everyone,
-            timeout_s=self.timeout_s,
-            hosts=self._hosts,
-        )
-        self.stream = stream = api.new_stream(high_priority=True)
-        holdings.rest.append(lambda: api.free_stream(stream))
-        self._copies = copies = api.new_stream()
-        holdings.rest.append(lambda: api.free_stream(copies))
-        self._events = events = Events(api)
-        holdings.rest.append(events.close)
-        self._after = after = holdings.after = (
-            events.take()
-        )  # the last call, for the next one in another stream
-        holdings.rest.append(lambda: events.give_back(after))
-
-    def _put(self, data: bytes) -> int:
-        """Return the address of a copy of `data` in the arena."""
-        pointer = self._heap.allocate(len(data))
-        if pointer is None:
-            raise self._no_room(len(data))
-        source = ctypes.create_string_buffer(data, len(data))
-        self.api.copy(pointer, ctypes.addressof(source), len(data), self._copies)
-        self.api.synchronize(self._copies)
-        return pointer
+        self._setup = setup
+        self.plan: Plan | HostsPlan = setup.plan
+        self.stream = setup.stream
+        self._after = holdings.after  # the last call, for the next one in another stream
+        self._state = setup.state
+        self._hosts = setup.hosts
+        self._events = setup.events
+        self._programs = setup.programs
+        self._prepared = setup.prepared
+        self._heap = setup.heap
+        self._group = setup.group
+        self._most_blocks = setup.most_blocks
 
     # ---- calls ---------------------------------------------------------------------------------
 
@@ -335,7 +187,7 @@ class DeviceExecutor:
             source = request.stream or 0
             if api.is_capturing(source):
                 self._enqueue(request, source)
-                return DeviceJob(api, self._events, None, self.check)
+                return DeviceJob(api, self._events, None, self._wait)
             event = self._events.take()
             try:
                 api.record(event, source)
@@ -345,15 +197,34 @@ class DeviceExecutor:
             except BaseException:
                 self._events.give_back(event)
                 raise
-        return DeviceJob(api, self._events, event, self.check)
+        return DeviceJob(api, self._events, event, self._wait)
 
     def check(self) -> None:
         """Raise what went wrong, if anything; see `DeviceState.check`."""
         self._state.check()
 
     def synchronize(self, stream: int) -> None:
-        """Wait until everything in `stream` is through, then `check`."""
-        self.api.synchronize(stream)
+        """Wait until everything in `stream` is through, then `check`.
+
+        A signal's handler may end the wait; where a call is under way the job is aborted then: no
+        rank may go on with a call that this one has left in the middle.
+        """
+        event = self._events.take()
+        try:
+            self.api.record(event, stream)
+            self._wait(event)
+        finally:
+            self._events.give_back(event)
+
+    def _wait(self, event: int) -> None:
+        """Wait for what `event` stands for, then `check`."""
+        try:
+            wait_for(lambda: self.api.is_through(event))
+        except DeviceError:
+            raise
+        except BaseException:
+            self._state.interrupted()
+            raise
         self.check()
 
     def _check_open(self) -> None:
@@ -366,7 +237,7 @@ class DeviceExecutor:
         state.check()
         if request.device not in (-1, api.info.index):
             raise InvalidBufferError(
-                f"rank {self._everyone[self.rank]}: the buffer is on device {request.device}, this"
+                f"rank {self.name}: the buffer is on device {request.device}, this"
                 f" rank's calls are on device {api.info.index}"
             )
         captures = api.is_capturing(stream)
@@ -449,20 +320,12 @@ class DeviceExecutor:
             raise NotInitializedError("memory of a device")
         pointer = self._heap.allocate(num_bytes)
         if pointer is None:
-            raise self._no_room(num_bytes)
+            raise self._setup.no_room(num_bytes)
         return DeviceMemory(pointer, num_bytes, self.api.info.index, self._heap.release)
 
     def contains(self, pointer: int) -> bool:
         """Whether `pointer` lies in the part of the arena that `empty_bytes` hands out."""
         return self._heap.start <= pointer < self._heap.stop
-
-    def _no_room(self, num_bytes: int) -> InvalidBufferError:
-        size = self._heap.stop - self._heap.start
-        return InvalidBufferError(
-            f"rank {self._everyone[self.rank]}: the arena of device {self.api.info.index} has no"
-            f" {num_bytes} bytes left ({self._heap.bytes_in_use} of {size} in use); set"
-            f" {env.DEVICE_ARENA} to more"
-        )
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -477,8 +340,3 @@ class DeviceExecutor:
             self._is_closed = True
         self._finalizer()
         self._keep.clear()
-
-
-def _is_staged(plan: Plan | HostsPlan) -> bool:
-    """Whether some edge of the plan goes through host memory."""
-    return isinstance(plan, Plan) and '"pcie-staged"' in plan.to_json()

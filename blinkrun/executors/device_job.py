@@ -48,12 +48,12 @@ class DeviceJob:
     """
 
     def __init__(
-        self, api: DeviceApi, events: Events, event: int | None, check: Callable[[], None]
+        self, api: DeviceApi, events: Events, event: int | None, wait: Callable[[int], None]
     ) -> None:
         self._api = api
         self._events = events
         self._event = event
-        self._check = check
+        self._wait = wait
 
     def __del__(self) -> None:
         if self._event is not None:
@@ -75,8 +75,7 @@ class DeviceJob:
         """
         if self._event is None:
             raise UsageError("a call that a graph has captured cannot be waited for on the host")
-        wait_for(lambda: self._api.is_through(self._event or 0))
-        self._check()
+        self._wait(self._event)
 
     def wait_on(self, stream: int) -> None:
         """Let `stream` go on only when the call is through; the host does not wait."""

@@ -9,6 +9,7 @@ mapped.
 from __future__ import annotations
 
 import ctypes
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,16 @@ _T = TypeVar("_T")
 ROUND = 2 << 20  # an IPC handle opens whole allocations, which are pages of 2 MiB
 LEAST_HEAP = 32 << 20
 _HEAP_SHARE = 16  # of the device's memory, one part
-_PROCESS = secrets.token_hex(8)  # tells ranks of one process from others
+_LATER = 8  # for later groups one part of that
+PROGRAM_BYTES = 8 << 20  # for programs; what does not fit goes where buckets go
+_STARTED = secrets.token_hex(8)  # tells processes of other namespaces from this one
 
 Reach = tuple[tuple[bool, ...], ...]
+
+
+def _process() -> str:
+    """Return what ranks of one process have alike, and those of a fork of it do not."""
+    return f"{os.getpid()} {_STARTED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +129,19 @@ def gather_cards(
 
     def make() -> Card:
         most, free = api.most_blocks(), api.free_bytes()
-        return Card(api.info, _PROCESS, most, free, scratch_bytes, blocks)
+        return Card(api.info, _process(), most, free, scratch_bytes, blocks)
 
     return together(control, make)
 
 
 def sharers(cards: Sequence[Card], index: int) -> int:
     """Return how many of the ranks of a host have the device of rank `index`."""
-    return sum(card.info.uuid == cards[index].info.uuid for card in cards)
+    return sum(is_same(card.info, cards[index].info) for card in cards)
+
+
+def is_same(one: DeviceInfo, other: DeviceInfo) -> bool:
+    """Whether the two are one device; slices of one GPU are different ones."""
+    return (one.pci_bus_id, one.uuid) == (other.pci_bus_id, other.uuid)
 
 
 def blocks_of(cards: Sequence[Card], index: int, *, wanted: int) -> int:
@@ -169,18 +182,15 @@ def group_layout(arenas: Arenas, areas: Areas, index: int) -> layout.Group:
     return group
 
 
-def arena_size(asked: int, *, total: int, free: int, sharing: int, scratch_bytes: int) -> int:
-    """Return how large a rank's arena is, in bytes.
+def heap_size(asked: int, card: Card, *, sharing: int, others: int) -> int:
+    """Return how much of a rank's arena is for buckets, in bytes.
 
-    Control block and scratch come first. The rest, for buckets, is what is `asked`; if nothing is,
-    a sixteenth of the device's memory for all ranks that share it, at most half of what is free.
-
-    >>> arena_size(0, total=16 << 30, free=15 << 30, sharing=1, scratch_bytes=64 << 20) >> 20
-    1092
+    What is `asked`; if nothing is, a sixteenth of the device's memory for all ranks that share it,
+    and at most half of what is free. Where the rank has `others`, groups on the same device, an
+    eighth of that: gradients go through the first.
     """
-    before = layout.SCRATCH_AT + scratch_bytes
-    heap = asked or max(min(total // _HEAP_SHARE, free // 2) // sharing, LEAST_HEAP)
-    return -(-(before + heap) // ROUND) * ROUND
+    usual = min(card.info.total_bytes // _HEAP_SHARE, card.free_bytes // 2) // sharing
+    return asked or max(usual // (_LATER if others else 1), LEAST_HEAP)
 
 
 def make_arenas(  # noqa: PLR0913
@@ -206,6 +216,7 @@ def make_arenas(  # noqa: PLR0913
         For messages.
     """
     api, local, index = holdings.api, world.local_ranks, world.local_rank
+    num_bytes = -(-num_bytes // ROUND) * ROUND
     own = together(control, lambda: _allocate(holdings, num_bytes, rank_name))[control.rank]
     offers = control.allgather((own, *_handle(api, own, cards)))
 
@@ -261,7 +272,7 @@ def _allocate(holdings: Holdings, num_bytes: int, rank_name: Rank) -> int:
 
 def _handle(api: DeviceApi, pointer: int, cards: Sequence[Card]) -> tuple[bytes, str]:
     """Return the handle for other processes, or why there is none."""
-    if all(card.process == _PROCESS for card in cards):
+    if all(card.process == _process() for card in cards):
         return b"", ""
     try:
         return api.export(pointer), ""
@@ -278,12 +289,12 @@ def _open(
     pointer, handle, refused = offer
     if at == index:
         return pointer, ""
-    if mine.pci_bus_id == theirs.pci_bus_id and mine.uuid != theirs.uuid:
+    if mine.pci_bus_id == theirs.pci_bus_id and not is_same(mine, theirs):
         return 0, ""  # two slices of one GPU never address each other
     can = api.can_reach(theirs.pci_bus_id)
     if can is False:
         return 0, ""
-    if cards[at].process == _PROCESS:
+    if cards[at].process == _process():
         return _enable(api, mine, theirs, pointer) if can else (0, "")
     try:
         if refused:
@@ -302,7 +313,7 @@ _NO_IPC = (
 
 
 def _enable(api: DeviceApi, mine: DeviceInfo, theirs: DeviceInfo, pointer: int) -> tuple[int, str]:
-    if mine.uuid != theirs.uuid:
+    if not is_same(mine, theirs):
         try:
             api.enable_peer(theirs.pci_bus_id)
         except DeviceError as err:

@@ -146,6 +146,12 @@ class DeviceState:
         """End all waits of this rank's kernels."""
         self.words[_ABORT] = 1
 
+    def interrupted(self) -> None:
+        """End the calls under way on all ranks: this one leaves them in the middle."""
+        if not self.is_idle():
+            name = self._names[self._index]
+            self._group.abort(f"rank {name} was interrupted in a collective")
+
     def is_aborted(self) -> bool:
         """Whether the kernels have been told to end."""
         return self.words[_ABORT] != 0

@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from support.devices import DeviceRank, run_devices
+from support.devices import DeviceRank, joined, run_devices
 from support.fake_cuda import FakeMachine
 from support.programs import chain_plan, star_plan
 from support.threads import ARENA
@@ -46,7 +46,7 @@ def test_no_room_for_the_arena_says_sizes_and_option():
     )
     machine.close()
     text = str(results[0])
-    assert "rank 0: device 0: cudaMalloc: no room for the arena of 1082130432 bytes" in text
+    assert "rank 0: device 0: cudaMalloc: no room for the arena of 1090519040 bytes" in text
     assert f"{64 << 20} bytes are free; set BLINKRUN_DEVICE_ARENA_BYTES to less" in text
     assert machine.leaks() == []
 
@@ -289,3 +289,24 @@ def test_an_executor_that_is_dropped_gives_everything_back(machine):
     gc.collect()
     assert "blinkrun-devices" not in {thread.name for thread in threading.enumerate()}
     assert machine.leaks() == []
+
+
+def test_a_second_group_takes_less_of_the_device(machine):
+    def body(me):
+        (control,) = thread_controls(1)
+        how = {"timeout_s": 5, "arena_bytes": 0, "names": [me.rank]}
+        with joined(control, star_plan(1), me.device, **how) as second:
+            return room(me), room(second)
+
+    found = run_devices(star_plan(3), body, machine=machine, arena_bytes=0)
+    assert found == [(512, 64)] * 3  # of 8 GiB a sixteenth, and of that an eighth
+
+
+def room(me):
+    """Return how many MiB `empty_bytes` can hand out in one piece."""
+    for size in (1 << at for at in range(14, -1, -1)):
+        try:
+            return me.executor.empty_bytes(size << 20).num_bytes >> 20
+        except InvalidBufferError:
+            continue
+    return 0
