@@ -279,7 +279,7 @@ def _device_view(
     """Return the memory of an array on a device that is no torch tensor."""
     interface = getattr(item, "__cuda_array_interface__", None)
     if interface is None:
-        return _dlpack_view(item, what, as_bytes=as_bytes)
+        return _dlpack_view(item, what, device, as_bytes=as_bytes)
     if interface.get("mask") is not None:
         raise InvalidBufferError(f"{what} has a mask; pass its data")
     if packed and not is_packed(item):
@@ -308,7 +308,7 @@ def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DTyp
     return dtype
 
 
-def _dlpack_view(item: Any, what: str, *, as_bytes: bool = False) -> View:
+def _dlpack_view(item: Any, what: str, device: int, *, as_bytes: bool) -> View:
     found = dlpack.exported(item, what, stream=1)  # used in the order of the default stream
     if not found.contiguous:
         raise InvalidBufferError(f"{what} is not contiguous; pass a contiguous copy")
@@ -318,7 +318,7 @@ def _dlpack_view(item: Any, what: str, *, as_bytes: bool = False) -> View:
     count = math.prod(found.shape) * (found.itemsize if as_bytes else 1)
     _check_aligned(found.pointer, dtype, what)
     owner = (item, found.capsule)
-    return View(found.pointer, count, found.shape, dtype, True, owner, found.device, 0)
+    return View(found.pointer, count, found.shape, dtype, True, owner, device, 0)
 
 
 def _check_aligned(pointer: int, dtype: DType, what: str) -> None:

@@ -352,6 +352,8 @@ class BlinkProcessGroup(NamedGroup):
         """Let calls wait at most `timeout` from now on; all ranks should do so."""
         self.communicator.executor.timeout_s = timeout.total_seconds()
         self.communicator.executor.group.set_timeout(timeout.total_seconds())
+        if self.communicator.devices is not None:
+            self.communicator.devices.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -450,15 +452,16 @@ class BlinkProcessGroup(NamedGroup):
             self._sides[device] = streams.Side(device)
         side, end = self._sides[device], None
         tensors = [*results, *given]
-        if is_async and all(each.layout is torch.strided for each in tensors):
 
-            def aside() -> None:
-                nonlocal end
-                end = side.run(body, tensors)
+        def aside() -> None:
+            nonlocal end
+            end = side.run(body, tensors)
 
-            self._lane.call(aside, results, what)
-        else:
-            self._lane.call(body, results, what)
+        is_plain = all(each.layout is torch.strided for each in tensors)
+        act = aside if is_async and is_plain else body
+        if self._lane.is_behind:  # the helper thread has a current stream of its own
+            act = streams.in_current(act, device)
+        self._lane.call(act, results, what)
         return DeviceWork(side, end, results)
 
     def _noted(self, work: Work) -> Work:

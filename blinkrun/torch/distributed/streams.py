@@ -158,6 +158,17 @@ def place_of(tensors: Sequence[torch.Tensor], what: str) -> int | None:
     return place
 
 
+def in_current(body: Callable[[], Any], index: int) -> Callable[[], Any]:
+    """Return what carries out `body` in the stream that is current now, from whichever thread."""
+    stream = torch.cuda.current_stream(torch.device("cuda", index))
+
+    def act() -> Any:
+        with torch.cuda.stream(stream):
+            return body()
+
+    return act
+
+
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return a packed copy on the CPU of a tensor on a device, in the order of its stream."""
     return tensor.detach().contiguous().cpu()

@@ -202,6 +202,11 @@ class Lane:
         self._helper = 0  # the thread that serves what was submitted, while it does
         self.is_helping = False  # whether it carries out a call now
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a call would be carried out by the helper thread: others are before it."""
+        return bool(self._behind)
+
     def call(self, body: Callable[[], Any], results: list[Any], what: str) -> Work:
         """Carry out `body` before this returns; raises what it raises."""
         if self._behind and threading.get_ident() != self._helper:
