@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ PEER = "blinkrun.bench.gpu_check_cupy:CupyPeer"
 BUDGET_S = 230.0
 _ARENA_BYTES = 256 << 20  # more than scratch, programs and room take
 _TIMEOUT_S = 30.0
-_PART_S = 100.0  # that a part may take at most, and must have left to begin
-_SANITIZED_S = 60.0
+_PART_S = 100.0  # that a part may take at most
 
-Found = tuple[str, Mapping[str, Any]]  # what was found, in a line and as values; raises if wrong
+Found = tuple[str, Mapping[str, Any]]  # what was found, in a line and as values
+Run = Callable[[float], Found]  # raises if something is wrong
 
 
 class WrongError(Exception):
@@ -78,22 +79,22 @@ class Setting:
         return named(self.opener)
 
 
-def parts_of(setting: Setting) -> dict[str, Callable[[], Found]]:
-    """Return all parts by name, in order."""
-    loopbacks = {
-        f"loopback-{size}": lambda size=size: loopback(setting, size) for size in (2, 4, 8)
-    }
-    apart = {f"processes-{size}": lambda size=size: processes(setting, size) for size in (2, 4)}
-    timed = {f"times-{size}": lambda size=size: time_ranks(setting, size) for size in (2, 4, 8)}
-    sanitized = {
-        tool: lambda tool=tool: sanitize(setting, tool) for tool in ("memcheck", "racecheck")
-    }
+def parts_of(setting: Setting) -> dict[str, tuple[float, Run]]:
+    """Return all parts by name, in order: how long each takes at most by far, and what it does.
+
+    What it does is called with the time that it may take.
+    """
+    loopbacks = {f"loopback-{n}": (20.0, partial(loopback, setting, n)) for n in (2, 4, 8)}
+    timed = {f"times-{n}": (15.0, partial(time_ranks, setting, n)) for n in (2, 4, 8)}
+    apart = {f"processes-{n}": (20.0, partial(processes, setting, n)) for n in (2, 4)}
+    tools = ("memcheck", "racecheck")
+    sanitized = {tool: (30.0, partial(sanitize, setting, tool)) for tool in tools}
     return {
-        "compile": lambda: compile_all(setting),
+        "compile": (0.0, lambda _: compile_all(setting)),  # it cannot be stopped
         **loopbacks,
         **timed,
         **apart,
-        "training": lambda: train(setting),
+        "training": (30.0, partial(train, setting)),
         **sanitized,
     }
 
@@ -113,7 +114,7 @@ def compile_all(setting: Setting) -> Found:
     return told, {"seconds": seconds, "kept": kept}
 
 
-def loopback(setting: Setting, size: int) -> Found:
+def loopback(setting: Setting, size: int, most_s: float) -> Found:
     """Compare calls of ranks that are threads of this process."""
     opener = setting.open()
     plan = device_plan(opener, size)
@@ -132,12 +133,12 @@ def loopback(setting: Setting, size: int) -> Found:
         opener,
         timeout_s=_TIMEOUT_S,
         arena_bytes=_ARENA_BYTES,
-        deadline_s=_PART_S,
+        deadline_s=most_s,
     )
     return _verdict(len(everything), found)
 
 
-def processes(setting: Setting, size: int) -> Found:
+def processes(setting: Setting, size: int, most_s: float) -> Found:
     """Compare calls of ranks that are processes: memory is opened by IPC handles."""
     job = {
         "run": "blinkrun.bench.gpu_check_worker:compare",
@@ -146,7 +147,7 @@ def processes(setting: Setting, size: int) -> Found:
         "every": 3,
         "arena_bytes": _ARENA_BYTES,
     }
-    found = run_processes(size, job, deadline_s=_PART_S)
+    found = run_processes(size, job, deadline_s=most_s)
     return _verdict(found[0]["cases"], [(each["compared"], each["wrong"]) for each in found])
 
 
@@ -163,7 +164,7 @@ def _verdict(num_cases: int, found: Sequence[tuple[int, Mapping[str, int]]]) -> 
     return f"{num_cases} calls, {compared} elements compared, none wrong", values
 
 
-def time_ranks(setting: Setting, size: int) -> Found:
+def time_ranks(setting: Setting, size: int, most_s: float) -> Found:
     """Time allreduce on ranks that are threads of this process."""
     opener, peer = setting.open(), named(setting.peer)(0)
     free = opener(0, -1).free_bytes()
@@ -181,7 +182,7 @@ def time_ranks(setting: Setting, size: int) -> Found:
         opener,
         timeout_s=_TIMEOUT_S,
         arena_bytes=_ARENA_BYTES + max(fitting),
-        deadline_s=_PART_S,
+        deadline_s=most_s,
     )[0]
     last = rows[-1]
     told = (
@@ -191,12 +192,12 @@ def time_ranks(setting: Setting, size: int) -> Found:
     return told, {"ranks": size, "rows": rows, "graph_us": graph_us}
 
 
-def train(setting: Setting) -> Found:
+def train(setting: Setting, most_s: float) -> Found:
     """Train a small net on two ranks, to the loss of one process on the CPU."""
     device = "cuda:0" if setting.opener == OPENER else "cpu"
     if reason := training.missing(device):
         raise LeftOutError(reason)
-    found = training.check_training(2, device=device, deadline_s=_PART_S)
+    found = training.check_training(2, device=device, deadline_s=most_s)
     told = (
         f"loss {found['first_loss']:.4f} to {found['last_loss']:.4f} in {found['steps']} steps on"
         f" {device}, off by {found['largest_difference']:.1e} at most"
@@ -206,7 +207,7 @@ def train(setting: Setting) -> Found:
     return told, found
 
 
-def sanitize(setting: Setting, tool: str) -> Found:
+def sanitize(setting: Setting, tool: str, most_s: float) -> Found:
     """Run a few calls of two ranks under a tool of compute-sanitizer."""
     program = shutil.which("compute-sanitizer")
     if program is None:
@@ -219,11 +220,11 @@ def sanitize(setting: Setting, tool: str) -> Found:
                 [*command, "--opener", setting.opener],
                 capture_output=True,
                 text=True,
-                timeout=_SANITIZED_S,
+                timeout=most_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise LeftOutError(f"not through in {_SANITIZED_S:g} s") from None
+            raise LeftOutError(f"not through in {most_s:.0f} s") from None
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "=====" in line]
     told = lines[-1].strip("= ") if lines else f"exit code {done.returncode}"
     if done.returncode:
@@ -240,10 +241,12 @@ def run_parts(
     found = []
     for name in names:
         begin = time.monotonic()
-        if begin > deadline:
-            part = Part(name, "left out", f"{budget_s:g} s have passed")
+        needed_s, run = everything[name]
+        most_s = min(deadline - begin, _PART_S)
+        if most_s < needed_s:
+            part = Part(name, "left out", f"{max(most_s, 0):.0f} s of {budget_s:g} s are left")
         else:
-            part = _run(name, everything[name], begin)
+            part = _run(name, partial(run, most_s), begin)
         say(part.line())
         found.append(part)
     return found

@@ -105,7 +105,7 @@ def test_no_device_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_when_time_is_up_the_rest_is_left_out():
     setting = gpu_check.Setting(FAKE[1], FAKE[3])
     said: list[str] = []
-    parts = gpu_check.run_parts(setting, ["compile", "loopback-8"], budget_s=-1, say=said.append)
+    parts = gpu_check.run_parts(setting, ["times-2", "loopback-8"], budget_s=-1, say=said.append)
     assert [part.state for part in parts] == ["left out", "left out"]
     assert len(said) == 2
 
