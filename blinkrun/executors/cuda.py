@@ -444,10 +444,13 @@ class _Kernels:
         self._lock = threading.Lock()
 
     def most(self) -> int:
-        """Return how many blocks run at a time; those of all kernels need as much of the device."""
+        """Return how many blocks of any kernel run at a time.
+
+        Their launch bounds promise one per multiprocessor, of some types there is room for more.
+        """
         function = self.function(int(DType.FLOAT32))
         each = self._driver.occupancyMaxActiveBlocksPerMultiprocessor(function, _THREADS, 0)
-        return int(each) * self._info.multiprocessors
+        return min(int(each), 1) * self._info.multiprocessors
 
     def function(self, dtype: int) -> int:
         """Return the kernel for `dtype`; its device must be current."""

@@ -204,20 +204,16 @@ class DeviceExecutor:
         self._state.check()
 
     def synchronize(self, stream: int) -> None:
-        """Wait until everything in `stream` is through, then `check`.
+        """Wait until everything in `stream` is through, then `check`."""
+        self.api.synchronize(stream)
+        self.check()
+
+    def _wait(self, event: int) -> None:
+        """Wait for what `event` stands for, then `check`.
 
         A signal's handler may end the wait; where a call is under way the job is aborted then: no
         rank may go on with a call that this one has left in the middle.
         """
-        event = self._events.take()
-        try:
-            self.api.record(event, stream)
-            self._wait(event)
-        finally:
-            self._events.give_back(event)
-
-    def _wait(self, event: int) -> None:
-        """Wait for what `event` stands for, then `check`."""
         try:
             wait_for(lambda: self.api.is_through(event))
         except DeviceError:

@@ -163,7 +163,7 @@ def test_a_launch_hands_over_the_call_at_its_address(runtime):
     driver = runtime.driver_module
     assert driver.loaded == [(1, b"int64")]  # once
     assert driver.launches == [(1, 101, (5, 1, 1, 512, 1, 1, 0, 77), b"the call")] * 2
-    assert device.most_blocks() == 264
+    assert device.most_blocks() == 132
 
 
 def test_ranks_of_a_process_share_loaded_kernels(runtime):
