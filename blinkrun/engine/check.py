@@ -124,8 +124,7 @@ def _check_on_device(request: Request, dtype: DType) -> None:
     what = f"{request.kind.label} '{request.name}'"
     if request.op == ADASUM:
         raise NotSupportedError(
-            f"{what}: Adasum is not there for memory of a device; give the tensor on the CPU, or"
-            " use DistributedOptimizer(op=Adasum), which does"
+            f"{what}: Adasum is not there for memory of a device; give the tensor on the CPU"
         )
     if is_own(request.op, dtype, request.scales):
         raise NotSupportedError(

@@ -67,6 +67,7 @@ class Executor:
         self._record = record
         self._devices = devices
         self._is_traced = False
+        self._fusion_bytes = fusion_bytes
         self._plans = FusionPlans(fusion_bytes=fusion_bytes, largest=largest)
         self._transfers: dict[tuple[int, bool], Transfer] = {}
         self._may_spin = True
@@ -263,6 +264,7 @@ class Executor:
             communicator = self._sets.communicator(request.process_set)
             if key[1]:
                 transfer = DeviceTransfer(communicator, self._devices.lane())
+                transfer.buffer(self._fusion_bytes)  # before gradients have taken all of the arena
             else:
                 transfer = Transfer(communicator)
             self._transfers[key] = transfer

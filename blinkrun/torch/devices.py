@@ -83,6 +83,11 @@ def make(shape: Sequence[int], dtype: torch.dtype, index: int) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=torch.device("cuda", index))
 
 
+def plain_bytes(num_bytes: int, index: int) -> torch.Tensor:
+    """Return bytes of a device outside of its arena."""
+    return torch.empty(num_bytes, dtype=torch.uint8, device=torch.device("cuda", index))
+
+
 def as_tensor(memory: Any, index: int) -> torch.Tensor:
     """Return bytes of a device's arena as a tensor of uint8 that keeps them alive."""
     return torch.as_tensor(memory, device=torch.device("cuda", index))

@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from blinkrun import engine
+from blinkrun import engine, log
 from blinkrun.adapter.process_sets import ProcessSet, number_of
 from blinkrun.buffers import view
 from blinkrun.engine import objects
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import CPU, CUDA, Kind, Member, Request
-from blinkrun.errors import UsageError
+from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.torch import devices
 from blinkrun.types import Op, Rank
 
@@ -88,9 +88,18 @@ class Exchange:
         return torch.from_numpy(self.engine.empty_bytes(num_bytes, self._number))
 
     def device_bytes(self, num_bytes: int, index: int) -> torch.Tensor:
-        """Return such memory on device `index`; after a reduction on it has run on all ranks."""
+        """Return such memory on device `index`; after a reduction on it has run on all ranks.
+
+        Where the arena of the device has no room it is other memory, which takes one more copy.
+        """
         communicator = self.engine.communicator(self._number)
-        return devices.as_tensor(communicator.empty_bytes(num_bytes, device=True), index)
+        try:
+            memory = communicator.empty_bytes(num_bytes, device=True)
+        except InvalidBufferError as err:
+            if self.is_first:
+                log.say(f"gradients are copied once more in each step: {err}", self.rank)
+            return devices.plain_bytes(num_bytes, index)
+        return devices.as_tensor(memory, index)
 
     def call(
         self,

@@ -20,7 +20,7 @@ from blinkrun.buffers import View
 from blinkrun.engine import engine
 from blinkrun.engine.arithmetic import is_own
 from blinkrun.engine.handle import Part
-from blinkrun.engine.request import CPU, Kind, Member, Request
+from blinkrun.engine.request import ADASUM, CPU, Kind, Member, Request
 from blinkrun.errors import InvalidBufferError, NotSupportedError, UsageError
 from blinkrun.torch import devices
 from blinkrun.torch.dtypes import (
@@ -204,6 +204,8 @@ def _new_request(call: Call, pieces: list[Piece], name: str, where: str) -> Requ
 def piece_to_reduce(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piece:
     """Return a tensor that is reduced into a new one of its shape, or into itself."""
     wire = _wire_to_reduce(tensor, call)
+    if call.op == ADASUM and devices.index_of(tensor) is not None:
+        return _piece_by_host(tensor, call, in_place=in_place)
     if wire.wide is None:
         return _piece_of_its_shape(tensor, wire, in_place=in_place)
     work, back = _widened(tensor, wire, call)
@@ -214,6 +216,20 @@ def piece_to_reduce(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piec
         work,
         (lambda result: _write_back(back(result), tensor)) if in_place else back,
     )
+
+
+def _piece_by_host(tensor: torch.Tensor, call: Call, *, in_place: bool) -> Piece:
+    """Return a tensor of a device that is reduced on the CPU, there and back: Adasum is there."""
+    wire = reduced(tensor.dtype, call.op)
+    there = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    work = there if wire.wide is None else to_wide(there, wire, call.op)
+    source = _view(work, wire)
+
+    def finish(result: torch.Tensor) -> torch.Tensor:
+        back = result.to(tensor.dtype).to(tensor.device)
+        return _write_back(back, tensor) if in_place else back
+
+    return Piece(Part(source, source), wire, work, finish)
 
 
 def piece_to_reducescatter(tensor: torch.Tensor, call: Call) -> Piece:
@@ -287,7 +303,7 @@ def _wire_to_reduce(tensor: Any, call: Call) -> Wire:
         return _FLOAT32 if on_cpu else on_device(_FLOAT32)
     try:
         wire = reduced(dtype, call.op)
-        if not on_cpu:
+        if not on_cpu and call.op != ADASUM:
             is_apart = wire.op is None and is_own(call.op, wire.dtype, call.scales)
             wire = whole_on_device(dtype, call.op, call.scales) if is_apart else on_device(wire)
     except InvalidBufferError as err:

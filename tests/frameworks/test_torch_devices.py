@@ -32,6 +32,14 @@ def test_gradients_are_reduced_where_they_lie(device_job):
         assert rank == {"gradients": True, "flags": True}
 
 
+def test_gradients_without_room_in_the_arena_are_reduced_all_the_same(device_job):
+    assert device_job.of("gradients_that_find_no_room_in_the_arena") == [True, True]
+
+
+def test_adasum_of_devices_is_that_of_the_cpu(device_job):
+    assert device_job.of("adasum_by_way_of_the_host") == [[True] * 3] * 2
+
+
 def test_reductions_come_after_all_streams_of_backward(device_job):
     assert device_job.of("backward_on_several_streams") == [True, True]
 

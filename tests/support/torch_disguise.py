@@ -44,6 +44,7 @@ class Disguise:
         buffers.record_stream = self._record  # type: ignore[assignment]
         devices.index_of = self._where  # type: ignore[assignment]
         devices.make = self._make  # type: ignore[assignment]
+        devices.plain_bytes = self._plain_bytes  # type: ignore[assignment]
         devices.as_tensor = self._as_tensor  # type: ignore[assignment]
         devices.follow = self._followed  # type: ignore[assignment]
 
@@ -67,6 +68,9 @@ class Disguise:
     def _make(self, shape: Any, dtype: torch.dtype, index: int) -> torch.Tensor:
         assert index == self._index
         return torch.empty(tuple(shape), dtype=dtype)
+
+    def _plain_bytes(self, num_bytes: int, index: int) -> torch.Tensor:
+        return self._make((num_bytes,), torch.uint8, index)
 
     def _as_tensor(self, memory: Any, index: int) -> torch.Tensor:
         assert index == self._index

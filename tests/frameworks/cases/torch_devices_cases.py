@@ -8,12 +8,14 @@ from torch_pairs import ADAM, SGD, batch, bits, loss_of, mine, mlp, wrap
 
 import blinkrun.torch as blink
 from blinkrun.engine import engine
-from blinkrun.errors import MismatchError
+from blinkrun.errors import InvalidBufferError, MismatchError
 from blinkrun.torch import devices
 
 CASES = (
     "losses_are_those_of_the_cpu",
     "gradients_lie_in_the_arena_of_the_device",
+    "gradients_that_find_no_room_in_the_arena",
+    "adasum_by_way_of_the_host",
     "backward_on_several_streams",
     "optimizer_with_parameters_in_two_places",
     "optimizer_with_parameters_elsewhere_on_a_rank",
@@ -92,6 +94,38 @@ def gradients_lie_in_the_arena_of_the_device():
             "gradients": all(arena.contains(grad.data_ptr()) for grad in grads),
             "flags": host.contains(flags.data_ptr()),
         }
+
+
+def gradients_that_find_no_room_in_the_arena():
+    with on_device(is_float):
+        blink.allreduce(torch.ones(3), name="room")
+        world = engine.current().world
+        taken = []
+        with contextlib.suppress(InvalidBufferError):
+            while True:
+                taken.append(world.empty_bytes(64 << 20, device=True))
+        with contextlib.suppress(InvalidBufferError):
+            while True:
+                taken.append(world.empty_bytes(512, device=True))
+    return trained(SGD, is_float) == trained(SGD, nowhere)
+
+
+def adasum_by_way_of_the_host():
+    def is_parameter(tensor):
+        return isinstance(tensor, torch.nn.Parameter)
+
+    step = {"op": blink.Adasum}
+    given = torch.randn(5, generator=torch.Generator().manual_seed(blink.rank()))
+    with on_device(nowhere):
+        wanted = blink.allreduce(given, name="adasum", **step)
+    with on_device(everywhere):
+        found = blink.allreduce(given, name="adasum", **step)
+        placed = blink.allreduce_(given.half(), name="adasum.half", **step)
+    return [
+        trained(SGD, is_parameter, **step) == trained(SGD, nowhere, **step),
+        torch.equal(found, wanted),
+        torch.allclose(placed.float(), wanted, atol=1e-2),
+    ]
 
 
 def backward_on_several_streams():
