@@ -134,7 +134,7 @@ template <class Machine> class DeviceBlock {
     for (uint32_t r = 0; r < group_->size; ++r) missing_ |= 1u << r;
     program_ = call.count ? eager_program() : nullptr;
     phase_ = machine_.index() == 0 ? Phase::kOpen : Phase::kEntry;
-    if (control_->failed) phase_ = Phase::kLeave;
+    if (machine_.peek(&control_->failed)) phase_ = Phase::kLeave;
   }
 
   BLINKRUN_FN DeviceTurn turn() {

@@ -21,6 +21,7 @@ inline std::string& context() {
 
 void test_kernels();
 void test_device_reduce();
+void test_device_block(const char* path);
 void test_heap();
 void test_programs(const char* path);
 void test_failures();

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   test_calendars();
   test_journal();
   test_relay();
+  test_device_block(argv[1]);
   test_programs(argv[1]);
   test_hosts(argv[1]);
   test_hosts_failures(argv[1]);

@@ -3,12 +3,15 @@
 Plans are stars and chains, so that one-hop and deep trees, direct, staged and one-shot programs
 are all there. Those whose name begins with "paced" are for a machine with a link from every rank to
 every other, numbered by its ends; those that begin with "hosts" run on the hosts of the digits.
+"device" ones are the same for devices that all reach each other, "devicecut" for those of which
+only some do (`reaches`), "devicehosts" over hosts.
 """
 
 from fractions import Fraction
 
 from blinkrun.planner.plan import Plan, PlannedPacking, PlannedTree
-from blinkrun.schedule.encode import encode
+from blinkrun.schedule.devices import fits, hosted_slots
+from blinkrun.schedule.encode import encode, encode_device
 from blinkrun.schedule.ir import Addressing
 from blinkrun.schedule.lower import lower
 from blinkrun.schedule.lower_hosts import lower_alltoall_hosts, lower_eager_hosts, lower_hosts
@@ -59,6 +62,26 @@ def show(name, program, links=None):
         print(name, program.size, rank, words)
 
 
+def reaches(a, b):
+    """Return whether device `a` can address `b` where some cannot (test_device_block.cpp)."""
+    return a == b or (2 * a + b) % 3 != 1
+
+
+def show_device(name, program, reach):
+    if not fits(program, reach):
+        return
+    hosted = hosted_slots(program, reach)
+    for rank in range(program.size):
+        print(name, program.size, rank, " ".join(map(str, encode_device(program, rank, hosted))))
+
+
+def show_devices(shape, program):
+    everyone = range(program.size)
+    show_device(f"device-{shape.__name__}", program, [[True] * program.size] * program.size)
+    cut = [[reaches(a, b) for b in everyone] for a in everyone]
+    show_device(f"devicecut-{shape.__name__}", program, cut)
+
+
 def over(hosts, shape):
     """Yield programs for ranks on `hosts`: trees cross from one to another wherever they do."""
     planned = plan(shape, len(hosts))
@@ -95,12 +118,17 @@ def main():
                             eager=eager,
                         )
                         show(shape.__name__, program)
+                        show_devices(shape, program)
                         if not eager and size > 1:
                             show(f"paced-{shape.__name__}", program, routes(size))
     for hosts in ((0, 1), (0, 0, 1, 1), (0, 1, 0, 2, 1)):
         for shape in (star, chain):
             for program in over(hosts, shape):
-                show(f"hosts-{shape.__name__}-{''.join(map(str, hosts))}", program)
+                digits = "".join(map(str, hosts))
+                show(f"hosts-{shape.__name__}-{digits}", program)
+                if not program.eager:
+                    reach = [[True] * len(hosts)] * len(hosts)
+                    show_device(f"devicehosts-{shape.__name__}-{digits}", program, reach)
 
 
 if __name__ == "__main__":
