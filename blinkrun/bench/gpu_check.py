@@ -37,6 +37,7 @@ PEER = "blinkrun.bench.gpu_check_cupy:CupyPeer"
 BUDGET_S = 230.0
 _ARENA_BYTES = 256 << 20  # more than scratch, programs and room take
 _TIMEOUT_S = 30.0
+_ERRORS = 9  # exit code of compute-sanitizer that has found some
 _PART_S = 100.0  # that a part may take at most
 
 Found = tuple[str, Mapping[str, Any]]  # what was found, in a line and as values
@@ -213,11 +214,13 @@ def sanitize(setting: Setting, tool: str, most_s: float) -> Found:
     if program is None:
         raise LeftOutError("compute-sanitizer is not installed")
     with tempfile.TemporaryDirectory(prefix="blinkrun-") as out:
-        command = [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m"]
-        command += ["blinkrun.bench.gpu_check", "--parts", "loopback-2", "--quick", "--out", out]
+        command = [program, "--tool", tool, "--error-exitcode", f"{_ERRORS}"]
+        command += [sys.executable, "-m", "blinkrun.bench.gpu_check", "--quick", "--out", out]
+        command += ["--parts", "loopback-2"]
+        command += ["--opener", setting.opener, "--cache", str(kernel_dir().parent)]
         try:
             done = subprocess.run(
-                [*command, "--opener", setting.opener],
+                command,
                 capture_output=True,
                 text=True,
                 timeout=most_s,
@@ -227,6 +230,10 @@ def sanitize(setting: Setting, tool: str, most_s: float) -> Found:
             raise LeftOutError(f"not through in {most_s:.0f} s") from None
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "=====" in line]
     told = lines[-1].strip("= ") if lines else f"exit code {done.returncode}"
+    if done.returncode == 1 and "TimeoutError" in done.stdout:
+        raise LeftOutError(
+            "under it kernels take turns, and those of two ranks wait for each other"
+        )
     if done.returncode:
         raise WrongError(told, {"said": lines[-40:]})
     return told, {"said": lines[-40:]}
@@ -278,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS")
     parser.add_argument("--opener", default=OPENER, help=argparse.SUPPRESS)
     parser.add_argument("--peer", default=PEER, help=argparse.SUPPRESS)
+    parser.add_argument("--cache", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     names = tuple(filter(None, options.parts.split(","))) or every
     if unknown := sorted(set(names) - set(every)):
@@ -294,7 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpu-check: no device to check: {err}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="blinkrun-") as folder:
-        os.environ[env.CACHE] = folder  # compiled anew, and kept for the processes that follow
+        # compiled anew, and kept for the processes that follow
+        os.environ[env.CACHE] = options.cache or folder
         found = run_parts(setting, names, budget_s=options.budget)
     report.write(options.out, device, f"{datetime.date.today()}", found)
     for goal in report.goals(found):

@@ -140,3 +140,25 @@ def test_cases_are_of_every_kind(size: int):
     assert {each.in_place for each in found} == {False, True}
     assert {each.offset for each in found} == {0, 1, 2, 3, 4}
     assert any(each.bits for each in found) == (size == 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "state"),
+    [
+        (0, "========= ERROR SUMMARY: 0 errors", "passed"),
+        (9, "========= ERROR SUMMARY: 3 errors", "failed"),
+        (1, "loopback-2 failed CollectiveTimeoutError: rank 0 waited 30 s", "left out"),
+        (1, "loopback-2 failed: 3 of 100 elements are wrong", "failed"),
+    ],
+)
+def test_what_the_sanitizer_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str, state: str
+):
+    """In its place stands a program that takes the same options and runs nothing."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f'#!/bin/sh\ncase "$*" in *--tool\\ memcheck*gpu_check*--cache*) echo "{said}";'
+                    f" exit {code};; esac\nexit 3\n")  # fmt: skip
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    _, parts = check(tmp_path / "out", "--parts", "memcheck")
+    assert parts["memcheck"].state == state
