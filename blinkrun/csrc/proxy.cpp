@@ -63,7 +63,7 @@ Proxy::Proxy(std::shared_ptr<Group> group, const MpiConfig& mpi, DeviceHost* hos
       rings_bytes_(rings_bytes), scratch_bytes_(scratch_bytes), heads_(hosts_.size()), come_(sizeof(Head), kEntryTag),
       messages_(mpi) {
   for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
-    if (!hosts_.is_here(rank)) come_.listen(messages_, rank);
+    if (rank != hosts_.rank()) come_.listen(messages_, rank);
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -116,7 +116,7 @@ std::vector<uint32_t> Proxy::missing(uint64_t call) {
   std::vector<uint32_t> ranks;
   if (agreed_upon_ >= call) return ranks;
   for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
-    if (!hosts_.is_here(rank) && !head_of(rank, call)) ranks.push_back(rank);
+    if (rank != hosts_.rank() && !head_of(rank, call)) ranks.push_back(rank);
   return ranks;
 }
 
@@ -206,7 +206,7 @@ void Proxy::tell(const Entered& entered) {
   Telling& telling = telling_.back();
   telling.head.desc.input = telling.head.desc.output = 0;
   for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
-    if (!hosts_.is_here(rank))
+    if (rank != hosts_.rank())
       telling.ids.push_back(messages_.send(&telling.head, sizeof(Head), rank, kEntryTag));
 }
 
@@ -219,7 +219,7 @@ void Proxy::forget_told() {
   while (!telling_.empty() && telling_.front().ids.empty()) telling_.pop_front();
 }
 
-// Give the verdict on calls that all other hosts have come to, in their order.
+// Give the verdict on calls that all ranks have come to, in their order.
 bool Proxy::agree() {
   bool moved = false;
   while (!agreeing_.empty()) {
@@ -230,7 +230,7 @@ bool Proxy::agree() {
     std::lock_guard<std::mutex> lock(mutex_);
     bool here = true, same = true;
     for (uint32_t rank = 0; rank < hosts_.size() && here; ++rank) {
-      if (hosts_.is_here(rank)) continue;
+      if (rank == hosts_.rank()) continue;
       const Head* head = head_of(rank, call);
       here = head != nullptr;
       same &= here && same_device_call(head->desc, entered.desc);
@@ -255,7 +255,7 @@ bool Proxy::agree() {
 // "call 3 differs between ranks: ranks 0, 1 on host a: barrier; rank 2 on host b: ..."
 std::string Proxy::differ(const Entered& entered) const {
   auto desc = [&](uint32_t rank) -> const DeviceDesc& {
-    return hosts_.is_here(rank) ? entered.desc : head_of(rank, entered.call)->desc;
+    return rank == hosts_.rank() ? entered.desc : head_of(rank, entered.call)->desc;
   };
   std::string text;
   for (uint32_t host = 0; host < hosts_.num_hosts(); ++host) {

@@ -1,7 +1,7 @@
 // Carries the messages of calls on devices between hosts: from and to rings of chunks in pinned host
 // memory, by MPI. Each rank has one, a thread of its own that sleeps while no call is under way.
 //
-// A call is submitted here before its kernel is launched. The proxies of different hosts tell each
+// A call is submitted here before its kernel is launched. The proxies of all ranks tell each
 // other what their ranks call, ahead of the kernels; a kernel moves nothing before its proxy's verdict.
 // Messages of a call begin when all hosts agree and everything earlier has gone.
 #pragma once
@@ -65,7 +65,7 @@ class Proxy {
   // How a call differs between ranks, in the same words on all hosts; empty if it does not, or if it
   // is long ago.
   std::string words(uint64_t call);
-  // Ranks of other hosts that have not come to a call, by their number among all.
+  // Ranks that have not come to a call, by their number among all.
   std::vector<uint32_t> missing(uint64_t call);
   // Ends the thread, when what is on its way has gone or has had its time; MPI is called no more.
   void close();

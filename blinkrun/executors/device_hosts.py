@@ -1,4 +1,4 @@
-"""What ranks with devices on several hosts have beside those of one: programs with messages, a proxy.
+"""What ranks with devices on several hosts have beside: programs with messages, and a proxy.
 
 A kernel fills and empties rings of chunks in pinned memory of its host; a thread of the rank, the
 proxy (`csrc/proxy.hpp`), carries the chunks by MPI. Before each call the proxies of the hosts tell
