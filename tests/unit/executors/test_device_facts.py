@@ -1,15 +1,18 @@
 """What a host tells of its GPUs to `blinkrun doctor`: drivers, packages and trials are fakes."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
+from blinkrun.cli.doctor_gpus import findings
 from blinkrun.errors import DeviceError
-from blinkrun.executors import cuda, device_facts
+from blinkrun.executors import cuda, device_facts, kernel_source
 from blinkrun.executors.device_facts import driver, kernel, memory, open_handle, packages
 
 
@@ -165,6 +168,37 @@ def test_a_compiler_that_is_missing_is_not_a_broken_kernel(monkeypatch):
 
     monkeypatch.setattr(cuda, "nvrtc", missing)
     assert kernel({"devices": []}) == {"error": "nvrtc", "text": "libnvrtc.so.13: cannot open"}
+
+
+def test_a_kernel_is_compiled_for_the_first_device_or_for_any(monkeypatch):
+    asked = []
+
+    def cubin(label, capability, compiler):
+        asked.append((label, capability, compiler.version))
+        if capability == (7, 0):
+            raise DeviceError("nvrtcCompileProgram", -1, "kernels.cu(3): error: x\nand more")
+        return b""
+
+    monkeypatch.setattr(cuda, "nvrtc", lambda: SimpleNamespace(version=(13, 5)))
+    monkeypatch.setattr(kernel_source, "cubin", cubin)
+    assert kernel(ONE)["nvrtc"] == "13.5"
+    assert kernel({"error": "no driver"})["seconds"] >= 0
+    assert asked == [("float32", (9, 0), (13, 5)), ("float32", (8, 0), (13, 5))]
+    broken = kernel({"devices": [{"capability": [7, 0]}]})
+    assert broken["error"] == "DeviceError"
+    assert broken["text"].endswith("kernels.cu(3): error: x")
+
+
+def test_all_facts_are_one_line_of_json(monkeypatch, capsys):
+    monkeypatch.setattr(device_facts, "driver", lambda: {"error": "OSError", "text": "none"})
+    monkeypatch.setattr(device_facts, "kernel", lambda found: {"seconds": 1.0})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    device_facts.main()
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line.removeprefix(device_facts.MARK))
+    assert found["driver"]["error"] == "OSError"
+    assert (found["memory"], found["visible"]) == (None, "1")
+    assert next(findings("h", found)).startswith("h has no NVIDIA driver (none)")
 
 
 def test_a_child_of_this_one_has_the_same_namespaces():

@@ -6,6 +6,7 @@ from blinkrun import env
 from blinkrun.errors import LaunchError, UsageError
 from blinkrun.executors.device_api import DeviceInfo
 from blinkrun.executors.device_plan import check_sharing, device_topology, plan_devices
+from blinkrun.topology import probe as topology_probe
 from blinkrun.topology.machine import Gpu, Machine, Wire
 
 
@@ -53,6 +54,11 @@ def test_the_machine_is_not_asked_where_it_does_not_matter():
     assert plan_devices([info(0)], whole(1), machine=never).size == 1
     plan = plan_devices([info(0)] * 3, whole(3), machine=never, sharing=3)
     assert plan.allreduce.depth == 1
+
+
+def test_the_machine_is_this_one_unless_it_is_given(monkeypatch):
+    monkeypatch.setattr(topology_probe, "probe_machine", host)
+    assert device_topology([info(0), info(1)], whole(2)).name == "four"
 
 
 def test_more_ranks_than_allowed_on_a_gpu_are_refused():
