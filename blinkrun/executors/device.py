@@ -284,12 +284,22 @@ class DeviceExecutor:
                     " captured in a graph: make the same call once before the capture"
                 )
             found = self._programs.load(collective, request.root)
-            self.api.prepare(dtype)
-            self._prepared.add(dtype)
+            self._prepare(dtype)
         if len(found) == 1:
             return found[0]
         size = request.count * dtype.itemsize * call_blocks(collective, self.size)
         return next(each for each in found if size <= each.most_bytes)
+
+    def _prepare(self, dtype: DType) -> None:
+        """Have the kernel loaded, for which the runtime may wait for all that runs on the device.
+
+        Ranks that share it as threads of one process wait for each other there. When the calls
+        before are through here, all ranks have launched them, and they end by themselves.
+        """
+        if dtype not in self._prepared:
+            wait_for(lambda: self.api.is_through(self._after))
+            self.api.prepare(dtype)
+            self._prepared.add(dtype)
 
     def _hold(self, request: Request) -> None:
         """Keep the memory of a call until it is through."""

@@ -22,7 +22,7 @@ from blinkrun.errors import DeviceError, DeviceMemoryError, LaunchError
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors.base import Executor
 from blinkrun.executors.device_api import DeviceApi, DeviceInfo
-from blinkrun.executors.device_memory import Holdings
+from blinkrun.executors.device_memory import Finals, Holdings
 from blinkrun.types import Rank
 
 _T = TypeVar("_T")
@@ -90,13 +90,10 @@ class Areas:
         On the device, of every rank's area; all 0 where there are none.
     own : int
         Address of this rank's in this process; 0 where there is none.
-    finals : tuple of int
-        Address, in this process, of the word of every rank by which it says that it has left.
     """
 
     addresses: tuple[int, ...]
     own: int
-    finals: tuple[int, ...]
 
 
 def together(control: ControlPlane, make: Callable[[], _T]) -> list[_T]:
@@ -321,6 +318,17 @@ def _enable(api: DeviceApi, mine: DeviceInfo, theirs: DeviceInfo, pointer: int) 
     return pointer, ""
 
 
+def make_finals(
+    control: ControlPlane, local: Sequence[Rank], holdings: Holdings, host: Executor
+) -> Finals:
+    """Make the words by which the ranks of a host leave, before there is anything to leave."""
+    starts = _shared_pages(control, local, holdings, host, layout.PAGE)
+    ctypes.memset(starts[local.index(control.rank)], 0, layout.PAGE)
+    control.allgather(None)  # all are cleared
+    holdings.finals = finals = Finals(host.group, starts, local.index(control.rank))
+    return finals
+
+
 def make_areas(
     control: ControlPlane,
     local: Sequence[Rank],
@@ -329,36 +337,39 @@ def make_areas(
     *,
     area_bytes: int,
 ) -> Areas:
-    """Make the areas in host memory, or only the words by which ranks leave; collective.
+    """Make the areas in host memory, of `area_bytes` each, 0: none are needed; collective."""
+    if not area_bytes:
+        return Areas((0,) * len(local), 0)
+    api = holdings.api
+    starts = _shared_pages(control, local, holdings, host, area_bytes)
+    own = starts[local.index(control.rank)]
 
-    Parameters
-    ----------
-    area_bytes : int
-        Of each rank's area; 0: none is needed.
-    """
-    api, group = holdings.api, host.group
-    index = local.index(control.rank)
+    def register() -> tuple[int, ...]:
+        ctypes.memset(own, 0, layout.CONTROL_BYTES)
+        addresses = []
+        for start in starts:
+            addresses.append(api.register_host(start, area_bytes))
+            holdings.rest.append(lambda start=start: api.unregister_host(start))  # type: ignore[misc]
+        return tuple(addresses)
+
+    return Areas(together(control, register)[control.rank], own)
+
+
+def _shared_pages(
+    control: ControlPlane,
+    local: Sequence[Rank],
+    holdings: Holdings,
+    host: Executor,
+    num_bytes: int,
+) -> list[int]:
+    """Return the address here of whole pages of every rank, that all ranks of the host share."""
+    group, index = host.group, local.index(control.rank)
 
     def make() -> int:
-        memory = host.empty_bytes(area_bytes + 2 * layout.PAGE)
+        memory = host.empty_bytes(num_bytes + layout.PAGE)
         holdings.shared.append(memory)
         start = -(-memory.ctypes.data // layout.PAGE) * layout.PAGE
-        cleared = layout.CONTROL_BYTES if area_bytes else 0
-        ctypes.memset(start, 0, layout.PAGE + cleared)
         return int(start - group.address_of(index, 0))
 
     offsets = together(control, make)
-    starts = [group.address_of(at, offsets[rank]) for at, rank in enumerate(local)]
-    if not area_bytes:
-        return Areas((0,) * len(local), 0, tuple(starts))
-
-    def register() -> tuple[int, ...]:
-        addresses = []
-        for start in starts:
-            area = start + layout.PAGE
-            addresses.append(api.register_host(area, area_bytes))
-            holdings.rest.append(lambda area=area: api.unregister_host(area))  # type: ignore[misc]
-        return tuple(addresses)
-
-    addresses = together(control, register)[control.rank]
-    return Areas(addresses, starts[index] + layout.PAGE, tuple(starts))
+    return [group.address_of(at, offsets[rank]) for at, rank in enumerate(local)]

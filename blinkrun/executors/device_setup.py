@@ -34,6 +34,7 @@ from blinkrun.executors.device_join import (
     heap_size,
     make_areas,
     make_arenas,
+    make_finals,
     sharers,
     together,
 )
@@ -139,6 +140,7 @@ class Setup:
         heap_asked = together(
             control, lambda: env.size_bytes(env.DEVICE_ARENA, wishes.arena_bytes)
         )[control.rank]
+        finals = make_finals(control, world.local_ranks, holdings, host)
         cards = gather_cards(control, api, scratch_bytes=wishes.scratch_bytes, blocks=wishes.blocks)
         here = [cards[rank] for rank in world.local_ranks]
         scratch_bytes = min(card.scratch_bytes for card in cards)
@@ -165,7 +167,6 @@ class Setup:
         )
         area_bytes = rings_at + rings_bytes if needs_areas else 0
         areas = make_areas(control, world.local_ranks, holdings, host, area_bytes=area_bytes)
-        holdings.finals = finals = Finals(host.group, areas.finals, index)
 
         pinned = together(control, lambda: self._make_own(host, finals))[control.rank]
         self.programs = DevicePrograms(
@@ -178,14 +179,11 @@ class Setup:
         )
         group = self._group(arenas, areas, scratch_bytes)
         group.rings_at, group.rings_bytes, group.host = rings_at, rings_bytes, pinned[1]
-        # A kernel that is loaded while another rank's waits on the same device may wait for it.
-        shared = any(sharers(here, at) > 1 for at in range(len(here)))
 
         def finish() -> None:
             self.group = self._put(bytes(group))
-            for dtype in list(DType) if shared else [DType.FLOAT32]:
-                api.prepare(dtype)
-                self.prepared.add(dtype)
+            api.prepare(DType.FLOAT32)
+            self.prepared.add(DType.FLOAT32)
             self.programs.load(Collective.ALLREDUCE, 0)
             if self.hosts is not None:
                 self.hosts.start(pinned[0], areas.own + rings_at, rings_bytes)

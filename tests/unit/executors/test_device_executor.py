@@ -14,11 +14,13 @@ from support.threads import ARENA
 from blinkrun.comm.threads import thread_controls
 from blinkrun.comm.world import World
 from blinkrun.errors import (
+    AbortedError,
     InvalidBufferError,
     NotInitializedError,
     PeerLeftError,
     UsageError,
 )
+from blinkrun.executors import device_memory
 from blinkrun.executors.cpu import CpuExecutor
 from blinkrun.executors.device import DeviceExecutor
 from blinkrun.types import Collective
@@ -310,3 +312,53 @@ def room(me):
         except InvalidBufferError:
             continue
     return 0
+
+
+def test_memory_that_others_have_stays_until_they_have_left(machine, monkeypatch):
+    monkeypatch.setattr(device_memory, "LEAVE_S", 0.02)
+    first_is_out, looked = threading.Event(), threading.Event()
+
+    def body(me):
+        allreduce(me)
+        me.executor.synchronize(0)
+        if me.rank == 0:
+            me.executor.close()
+            first_is_out.set()
+            looked.wait(20)
+            return None
+        first_is_out.wait(20)
+        held = [line for line in machine.leaks() if line.startswith("device 0")]
+        if me.rank == 1:
+            looked.set()
+        return held
+
+    _, *seen = run_devices(star_plan(3), body, machine=machine)
+    assert ["device 0: 1 memory"] in seen
+    device_memory.sweep()
+    assert machine.leaks() == []
+
+
+def test_a_wait_that_is_interrupted_ends_the_call_on_all_ranks(machine):
+    """Rank 1 never comes; a signal's handler raises while rank 0 waits."""
+
+    meet = threading.Barrier(3, timeout=20)
+
+    def body(me):
+        allreduce(me)
+        me.executor.synchronize(0)
+        meet.wait()
+        if me.rank == 1:
+            return "never comes"
+        x = me.device.array_of(np.ones(10, np.float32))
+        job = me.executor.submit(me.request(Collective.ALLREDUCE, x, x))
+        if me.rank == 0:
+            looks = iter([False] * 3)  # then as if Ctrl-C had come
+            me.device.is_through, real = lambda event: next(looks), me.device.is_through
+            with pytest.raises(StopIteration):
+                job.wait()
+            me.device.is_through = real
+        with pytest.raises(AbortedError, match="rank 0 was interrupted in a collective"):
+            job.wait()
+        return "ended"
+
+    assert run_devices(star_plan(3), body, machine=machine) == ["ended", "never comes", "ended"]
