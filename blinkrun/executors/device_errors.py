@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from blinkrun.errors import BlinkrunError, InternalError, MismatchError
@@ -44,6 +44,7 @@ def trouble_of(
     names: Sequence[Rank],
     everyone: Sequence[Rank],
     timeout_s: float,
+    elsewhere: Callable[[int], Sequence[Rank]] = lambda call: (),
 ) -> Trouble:
     """Return what `report` of rank `rank` says.
 
@@ -59,6 +60,8 @@ def trouble_of(
         Names of all ranks, by whom messages go.
     timeout_s : float
         How long was waited for.
+    elsewhere : callable, optional
+        Tells the ranks, among all, that have not come to a call that waits for other hosts.
     """
     what = f"{describe(report.desc, everyone)}, call {report.seq}"
     match report.code:
@@ -67,7 +70,7 @@ def trouble_of(
         case Code.ABORTED:
             return Trouble(f"rank {rank} was aborted in {what}", ABORTED, rank)
         case Code.TIMEOUT:
-            about, whom = _late(report, names, everyone)
+            about, whom = _late(report, names, everyone, elsewhere)
             return Trouble(
                 f"rank {rank} waited {timeout_s:.3g} s in {what} for {whom};"
                 " raise BLINKRUN_TIMEOUT_S (or --timeout) if they are only slow",
@@ -111,10 +114,17 @@ def _differing(report: Report, names: Sequence[Rank], everyone: Sequence[Rank]) 
     )
 
 
-def _late(report: Report, names: Sequence[Rank], everyone: Sequence[Rank]) -> tuple[Rank, str]:
+def _late(
+    report: Report,
+    names: Sequence[Rank],
+    everyone: Sequence[Rank],
+    elsewhere: Callable[[int], Sequence[Rank]],
+) -> tuple[Rank, str]:
     """Return the name of who is late, and in words whom and where the kernel waited for."""
     if report.channel < 0:
         late = [name for at, name in enumerate(names) if report.missing >> at & 1]
+        if not late:
+            late = [everyone[rank] for rank in elsewhere(report.seq)]
         if not late:
             return -1, "the ranks of other hosts"
         return late[0], f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"

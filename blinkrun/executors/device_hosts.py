@@ -167,7 +167,7 @@ class DeviceHosts:
         return self._started().words(call) or f"call {call} differs between ranks of this host"
 
     def late(self, call: int) -> list[Rank]:
-        """Return the ranks of other hosts that have not come to a call, among all."""
+        """Return the ranks that have not come to a call, among all."""
         return [] if self._proxy is None else self._proxy.missing(call)
 
     @staticmethod

@@ -221,6 +221,7 @@ class DeviceState:
                 names=self._names,
                 everyone=self._everyone,
                 timeout_s=self.timeout_s,
+                elsewhere=(lambda call: ()) if self._hosts is None else self._hosts.late,
             )
             if report.code == layout.Code.MISMATCH and report.flag and self._hosts is not None:
                 trouble = Trouble(self._hosts.reason(report.seq), 0)
