@@ -37,7 +37,7 @@ class Trouble:
         return MismatchError(self.text) if not self.kind else InternalError(self.text)
 
 
-def trouble_of(
+def trouble_of(  # noqa: PLR0913
     report: Report,
     *,
     rank: Rank,

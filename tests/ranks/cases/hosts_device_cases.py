@@ -38,7 +38,7 @@ def values_of(array):
 
 
 def every_collective(in_arena):
-    """What came out wrong, for many counts and types; on "some", hosts differ in where arrays lie."""
+    """What came out wrong, for many counts and types; "some": hosts differ in where arrays lie."""
     with on_device() as (world, device):
         world.allreduce(device.array_of(np.ones(3, np.float32)))  # the devices join
         world.synchronize()
@@ -89,7 +89,7 @@ def _wrong(world, device, count, dtype, use_arena):
 
 
 def many_calls_under_way(calls):
-    """The sums of calls that were all enqueued before any was waited for: more than verdicts kept."""
+    """Whether calls are right that were all enqueued before any was waited for."""
     with on_device() as (world, device):
         arrays = [device.array_of(np.full(1000, at, np.int32)) for at in range(calls)]
         for each in arrays:
