@@ -110,3 +110,8 @@ def test_processes_end_though_nothing_was_closed(how):
     """At the end of the interpreter, executors go in any order; also while a kernel waits."""
     said = run("one_just_ends", 2, method="spawn", how=how)  # forks do not end the interpreter
     assert said == {0: "done", 1: "done"}
+
+
+def test_a_job_over_mpi_calls_on_devices(run_ranks):
+    pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
+    assert run_ranks("device_cases:calls_of_a_job", size=3, own=True) == [[]] * 3

@@ -11,6 +11,7 @@ from support.fake_cuda import FakeMachine, fake_threads
 from support.fake_streams import until
 from support.programs import chain_plan, star_plan
 
+import blinkrun
 from blinkrun.comm.sockets import SocketControl
 from blinkrun.errors import BlinkrunError
 from blinkrun.types import Collective
@@ -115,6 +116,32 @@ def one_is_refused(rank, size, secret, call, reason):
         return [type(err).__name__, str(err), machine.leaks()]
     finally:
         machine.close()
+
+
+def calls_of_a_job(own):
+    """What is wrong of the calls that a program makes, and what is left at its end."""
+    blinkrun.init()
+    world = blinkrun.world()
+    machine, device = _machine(world.rank, world.size, own=own)
+    machine.install()
+    wrong = []
+    for count in COUNTS[1:]:
+        x = device.array_of(np.full(count, world.rank + 1.0, np.float32))
+        out = device.array(count, np.float32)
+        world.allreduce(x, out=out)
+        everyone = device.array((world.size, count), np.float32)
+        world.allgather(out, out=everyone)
+        world.synchronize()
+        total = world.size * (world.size + 1) / 2
+        if not (out.numpy() == total).all() or not (everyone.numpy() == total).all():
+            wrong.append(count)
+    x = device.array_of(np.full(10, world.rank, np.int64))
+    world.allreduce_async(x, out=x).synchronize()
+    wrong += [] if (x.numpy() == sum(range(world.size))).all() else ["async"]
+    blinkrun.shutdown()
+    machine.close()
+    until(lambda: not fake_threads(), "the end of streams' threads", 10)
+    return wrong + machine.leaks()
 
 
 def one_just_ends(rank, size, secret, how):
