@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -23,14 +24,7 @@ THREADS = 512  # of a block, as kernels.cu says
 
 _SOURCES = Path(__file__).parents[1] / "csrc"
 _KERNEL = "kernels.cu"
-_HEADERS = (
-    "device_block.hpp",
-    "device_layout.hpp",
-    "device_reduce.hpp",
-    "portable.hpp",
-    "steps.hpp",
-    "types.hpp",
-)
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _ENUMERATORS = {DType.BFLOAT16: "kBFloat16"}
 _said: set[Path] = set()  # what this process has warned of: once is enough
 
@@ -71,7 +65,14 @@ def source() -> str:
 @cache
 def headers() -> Mapping[str, str]:
     """Return the texts that the kernel includes, by the names that it includes them by."""
-    return {name: (_SOURCES / name).read_text() for name in _HEADERS}
+    found: dict[str, str] = {}
+    missing = _INCLUDE.findall(source())
+    while missing:
+        name = missing.pop()
+        if name not in found:
+            found[name] = (_SOURCES / name).read_text()
+            missing += _INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
 
 
 def options(label: str, architecture: str) -> tuple[str, ...]:
