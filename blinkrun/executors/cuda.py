@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ _INVALID_DEVICE, _NO_DEVICE, _OLD_DRIVER = 101, 100, 35
 _INVALID_HANDLE = 400
 _NOT_READY = 600
 _ALREADY_ENABLED = 704
+_UUID_BYTES = 16
 _DEVICE_MEMORY, _MANAGED_MEMORY = 2, 3
 
 _devices: dict[int, tuple[DeviceInfo, _Kernels]] = {}
@@ -52,7 +54,8 @@ def device_at(pointer: int) -> int | None:
         attributes = runtime.pointerGetAttributes(pointer)
     except (DeviceError, RuntimeError):
         return None
-    if attributes.type not in (_DEVICE_MEMORY, _MANAGED_MEMORY):
+    if attributes.type not in (_UUID_BYTES = 16
+_DEVICE_MEMORY, _MANAGED_MEMORY):
         return None
     return int(attributes.device)
 
@@ -115,12 +118,12 @@ def _driver_version(runtime: ModuleType) -> int:
 def _info(runtime: ModuleType, index: int, rank: int) -> DeviceInfo:
     try:
         found: dict[str, Any] = runtime.getDeviceProperties(index)
-        bus_id = str(runtime.deviceGetPCIBusId(index))
+        bus_id = str(runtime.deviceGetPCIBusId(index)).lower()
         return DeviceInfo(
             index=index,
             name=_text(found["name"]),
-            uuid=bytes(found["uuid"]).hex(),
-            pci_bus_id=bus_id.lower(),
+            uuid=_uuid(bytes(found["uuid"]), bus_id),
+            pci_bus_id=bus_id,
             capability=(int(found["major"]), int(found["minor"])),
             multiprocessors=int(found["multiProcessorCount"]),
             total_bytes=int(found["totalGlobalMem"]),
@@ -220,12 +223,14 @@ class CudaDevice:
         self._rank = rank
         self._runtime = runtime
         self._driver = driver
-        self._local = threading.local()  # of a thread: the arguments of its launches
+        self._local = threading.local()  # whether a thread has a context
 
     def _do(self, name: str, function: Callable[..., Any], *args: Any, advice: str = "") -> Any:
         """Call `function` with the device current; raise its error as ours."""
         runtime, index = self._runtime, self._index
         try:
+            if not getattr(self._local, "is_bound", False):
+                self._bind()
             before = runtime.getDevice()
             if before == index:
                 return function(*args)
@@ -236,6 +241,21 @@ class CudaDevice:
                 runtime.setDevice(before)
         except RuntimeError as err:
             self._fail(name, err, advice)
+
+    def _bind(self) -> None:
+        """Let this thread have a context, once: calls of the driver need one.
+
+        A thread without one is said to have device 0 current. To put that back would make a context
+        there, of each rank, which takes hundreds of megabytes; it keeps this device instead.
+        """
+        try:
+            has_context = self._driver.ctxGetCurrent() != 0
+        except RuntimeError:  # the driver was never called
+            has_context = False
+        if not has_context:
+            self._runtime.setDevice(self._index)
+            self._runtime.free(0)  # makes the context, if nothing has yet
+        self._local.is_bound = True
 
     def _fail(self, name: str, err: Exception, advice: str) -> NoReturn:
         raise DeviceError(name, self._index, _first_line(err), advice, rank=self._rank) from err
@@ -370,7 +390,8 @@ class CudaDevice:
 
     def is_capturing(self, stream: int) -> bool:
         """Whether a graph is being captured from `stream`."""
-        return bool(self._do("cudaStreamIsCapturing", self._runtime.streamIsCapturing, stream))
+        function = self._runtime.streamIsCapturing
+        return bool(self._do("cudaStreamIsCapturing", function, stream, advice=_CAPTURED))
 
     def new_event(self) -> int:
         """Return an event without timing."""
@@ -430,6 +451,7 @@ class CudaDevice:
         )
 
 
+_CAPTURED = "while a graph is captured, calls go into streams of their own, not the default one"
 _STREAM = "a stream of another device, or one that is destroyed, does not do"
 
 
@@ -467,6 +489,15 @@ class _Kernels:
         # Asking has the driver load it now, and not at a launch, for which it might wait.
         self._driver.funcGetAttribute(self._driver.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
         return int(function)
+
+
+def _uuid(raw: bytes, bus_id: str) -> str:
+    """Return a device's name as nvidia-smi has it.
+
+    cupy ends it at the first byte that is 0; what is left then is a name for one GPU.
+    """
+    whole = len(raw) >= _UUID_BYTES
+    return f"GPU-{uuid.UUID(bytes=raw[:_UUID_BYTES])}" if whole else f"{bus_id}/{raw.hex()}"
 
 
 def _first_line(err: Exception) -> str:

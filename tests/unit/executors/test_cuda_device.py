@@ -3,6 +3,7 @@
 
 import ctypes
 import sys
+import threading
 import types
 
 import pytest
@@ -83,7 +84,10 @@ class Driver(types.SimpleNamespace):
     CU_FUNC_ATTRIBUTE_NUM_REGS = 4
 
     def __init__(self, runtime):
-        super().__init__(runtime=runtime, launches=[], loaded=[])
+        super().__init__(runtime=runtime, launches=[], loaded=[], context=77)
+
+    def ctxGetCurrent(self):
+        return self.context
 
     def moduleLoadData(self, image):
         self.loaded.append((self.runtime.current, image))
@@ -143,6 +147,26 @@ def test_every_call_is_on_the_device_and_leaves_what_was_current(runtime):
             assert {on for _, on, _ in runtime.calls} == {1}
 
 
+def test_a_thread_without_a_context_gets_that_of_the_device_and_keeps_it(runtime):
+    """Device 0, which is said to be current there, would get a context of every rank."""
+    device = cuda.open_device(1)
+    runtime.driver_module.context = 0
+    seen = []
+    for _ in range(2):
+        runtime.current = 0
+        runtime.calls.clear()
+        thread = threading.Thread(target=lambda: seen.append(device.most_blocks()))
+        thread.start()
+        thread.join(10)
+        assert runtime.current == 1
+        assert runtime.calls == [("free", 1, (0,))]
+    assert seen == [132, 132]
+    runtime.driver_module.context = 77
+    runtime.current = 0
+    device.most_blocks()
+    assert runtime.current == 0
+
+
 def test_an_error_says_call_rank_and_device_and_puts_the_device_back(runtime):
     device = cuda.open_device(1, 3)
     runtime.fails["malloc"] = RuntimeStatusError(2, "cudaErrorMemoryAllocation: out of memory")
@@ -170,6 +194,14 @@ def test_ranks_of_a_process_share_loaded_kernels(runtime):
     for rank in range(3):
         cuda.open_device(0, rank).prepare(int(DType.BOOL))
     assert runtime.driver_module.loaded == [(0, b"bool")]
+
+
+def test_devices_are_named_as_nvidia_smi_names_them(runtime):
+    assert cuda.open_device(1).info.uuid == "GPU-01010101-0101-0101-0101-010101010101"
+    runtime.getDeviceProperties = lambda index: {
+        **Runtime.getDeviceProperties(runtime, index), "uuid": b"\x07"
+    }  # fmt: skip
+    assert cuda.open_device(0).info.uuid == "0000:01:00.0/07"  # cupy stops at a 0 byte
 
 
 def test_events_that_are_not_through_and_peers_enabled_before_are_no_errors(runtime):

@@ -341,7 +341,7 @@ def test_memory_that_others_have_stays_until_they_have_left(machine, monkeypatch
 def test_a_wait_that_is_interrupted_ends_the_call_on_all_ranks(machine):
     """Rank 1 never comes; a signal's handler raises while rank 0 waits."""
 
-    meet = threading.Barrier(3, timeout=20)
+    meet, both = threading.Barrier(3, timeout=20), threading.Barrier(2, timeout=20)
 
     def body(me):
         allreduce(me)
@@ -351,6 +351,7 @@ def test_a_wait_that_is_interrupted_ends_the_call_on_all_ranks(machine):
             return "never comes"
         x = me.device.array_of(np.ones(10, np.float32))
         job = me.executor.submit(me.request(Collective.ALLREDUCE, x, x))
+        both.wait()
         if me.rank == 0:
             looks = iter([False] * 3)  # then as if Ctrl-C had come
             me.device.is_through, real = lambda event: next(looks), me.device.is_through
