@@ -97,6 +97,8 @@ def test_calls_on_streams_without_an_order_of_their_own():
 
 @pytest.mark.parametrize("count", [7, COUNT, 40_000])
 def test_a_graph_replays_calls(count):
+    meet = threading.Barrier(2)  # while one rank captures, no other of the process may wait
+
     def body(me):
         x = me.device.array_of(np.ones(count, np.float32))
         out = me.in_arena(count, np.float32)
@@ -104,10 +106,12 @@ def test_a_graph_replays_calls(count):
         me.run(Collective.ALLREDUCE, x, out, stream=stream)
         me.run(Collective.BROADCAST, out if me.rank == 0 else None, out, stream=stream)
         me.executor.synchronize(stream)
+        meet.wait(20)
         me.device.begin_capture(stream)
         me.run(Collective.ALLREDUCE, x, out, stream=stream)
         me.run(Collective.ALLREDUCE, out, x, stream=stream)
         graph = me.device.end_capture(stream)
+        meet.wait(20)
         seen = []
         for turn in range(3):
             x.numpy()[:] = turn + 1
@@ -122,13 +126,17 @@ def test_a_graph_replays_calls(count):
 
 
 def test_the_first_call_of_its_kind_is_refused_in_a_capture():
+    meet = threading.Barrier(2)
+
     def body(me):
         x = filled(me, 1)
         stream = me.device.new_stream()
+        meet.wait(20)
         me.device.begin_capture(stream)
         with pytest.raises(BlinkrunError, match="captur"):
             me.run(Collective.ALLTOALL, x[:4], filled(me, 0)[:4], stream=stream)
         me.device.end_capture(stream)
+        meet.wait(20)
         me.run(Collective.ALLREDUCE, x, x, stream=stream)
         me.executor.synchronize(stream)
         return np.unique(x.numpy()).tolist()
