@@ -54,8 +54,7 @@ def device_at(pointer: int) -> int | None:
         attributes = runtime.pointerGetAttributes(pointer)
     except (DeviceError, RuntimeError):
         return None
-    if attributes.type not in (_UUID_BYTES = 16
-_DEVICE_MEMORY, _MANAGED_MEMORY):
+    if attributes.type not in (_DEVICE_MEMORY, _MANAGED_MEMORY):
         return None
     return int(attributes.device)
 
