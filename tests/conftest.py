@@ -52,11 +52,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# What starts no ranks, or only compiles: no job is disturbed by two of them at a time.
+_BESIDE = ("tests/native/", "tests/install/", "tests/unit/")
+
+
 class _JobsApart(LoadScopeScheduling):
-    """One worker has what starts processes, one after the other; the others the unit tests."""
+    """One worker has what starts ranks, one after the other; the others all that goes beside."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith("tests/unit/") else "jobs"
+        return _scope(nodeid)
+
+
+def _scope(nodeid: str) -> str:
+    """Return which tests go to one worker together with this one."""
+    if not nodeid.startswith(_BESIDE):
+        return "jobs"
+    return nodeid if nodeid.startswith("tests/unit/") else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
@@ -64,6 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _scope(item.nodeid) != "jobs")  # what takes longest begins first
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run with --run-slow")
