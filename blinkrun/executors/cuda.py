@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from blinkrun.errors import DeviceError
+from blinkrun.executors.cuda_kernels import THREADS, Kernels
 from blinkrun.executors.device_api import DeviceInfo
 from blinkrun.types import DType
 
-_THREADS = 512  # of a block, as kernels.cu is compiled
 _KINDS = 4  # cudaMemcpyDefault: by the addresses
 _INVALID_DEVICE, _NO_DEVICE, _OLD_DRIVER = 101, 100, 35
 _INVALID_HANDLE = 400
@@ -26,7 +26,7 @@ _ALREADY_ENABLED = 704
 _UUID_BYTES = 16
 _DEVICE_MEMORY, _MANAGED_MEMORY = 2, 3
 
-_devices: dict[int, tuple[DeviceInfo, _Kernels]] = {}
+_devices: dict[int, tuple[DeviceInfo, Kernels]] = {}
 _lock = threading.Lock()
 
 
@@ -43,7 +43,7 @@ def open_device(index: int, rank: int = -1) -> CudaDevice:
     with _lock:
         if index not in _devices:
             info = _info(runtime, index, rank)
-            _devices[index] = info, _Kernels(runtime, driver, info)
+            _devices[index] = info, _kernels(driver, info)
     return CudaDevice(*_devices[index], runtime, driver, rank)
 
 
@@ -205,13 +205,17 @@ def compile_for(capability: tuple[int, int], dtype: DType) -> bytes:
     return kernel_source.cubin(dtype.label, capability, nvrtc())
 
 
+def _kernels(driver: ModuleType, info: DeviceInfo) -> Kernels:
+    return Kernels(driver, info.multiprocessors, lambda dtype: compile_for(info.capability, dtype))
+
+
 class CudaDevice:
     """One device of this process, as `DeviceApi` says; made by `open_device`."""
 
     def __init__(
         self,
         info: DeviceInfo,
-        kernels: _Kernels,
+        kernels: Kernels,
         runtime: ModuleType,
         driver: ModuleType,
         rank: int,
@@ -441,7 +445,7 @@ class CudaDevice:
             "cuLaunchKernel",
             self._driver.launchKernel,
             function,
-            *(blocks, 1, 1, _THREADS, 1, 1),
+            *(blocks, 1, 1, THREADS, 1, 1),
             0,
             stream,
             ctypes.addressof(parameters),
@@ -452,42 +456,6 @@ class CudaDevice:
 
 _CAPTURED = "while a graph is captured, calls go into streams of their own, not the default one"
 _STREAM = "a stream of another device, or one that is destroyed, does not do"
-
-
-class _Kernels:
-    """The kernels of a device of this process, by element type: loaded when first used."""
-
-    def __init__(self, runtime: ModuleType, driver: ModuleType, info: DeviceInfo) -> None:
-        self.functions = [0] * len(DType)
-        self._runtime = runtime
-        self._driver = driver
-        self._info = info
-        self._lock = threading.Lock()
-
-    def most(self) -> int:
-        """Return how many blocks of any kernel run at a time.
-
-        Their launch bounds promise one per multiprocessor, of some types there is room for more.
-        """
-        function = self.function(int(DType.FLOAT32))
-        each = self._driver.occupancyMaxActiveBlocksPerMultiprocessor(function, _THREADS, 0)
-        return min(int(each), 1) * self._info.multiprocessors
-
-    def function(self, dtype: int) -> int:
-        """Return the kernel for `dtype`; its device must be current."""
-        with self._lock:
-            if not self.functions[dtype]:
-                self.functions[dtype] = self._load(DType(dtype))
-            return self.functions[dtype]
-
-    def _load(self, dtype: DType) -> int:
-        from blinkrun.executors import kernel_source  # noqa: PLC0415 - few need it
-
-        module = self._driver.moduleLoadData(compile_for(self._info.capability, dtype))
-        function = self._driver.moduleGetFunction(module, kernel_source.entry_point(dtype.label))
-        # Asking has the driver load it now, and not at a launch, for which it might wait.
-        self._driver.funcGetAttribute(self._driver.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
-        return int(function)
 
 
 def _uuid(raw: bytes, bus_id: str) -> str:
