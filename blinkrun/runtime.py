@@ -239,6 +239,11 @@ def local_device() -> int:
     return _state.device
 
 
+def chosen_device() -> int | None:
+    """Return what `local_device` has returned in this job; None if nobody has asked."""
+    return _state.device
+
+
 def _networks(parent: Communicator, ranks: Sequence[Rank]) -> list[Network] | None:
     """Return the network of each rank's host, as it was measured for the world."""
     if parent.cross_size == 1:

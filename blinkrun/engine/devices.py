@@ -52,13 +52,17 @@ class Lane:
         The device.
     stream : int
         The engine's own.
+    is_closed : bool
+        Whether all that ever was in it is through.
     """
 
     def __init__(self, index: int, api: DeviceApi) -> None:
         self.index = index
         self.api = api
         self.stream = api.new_stream(high_priority=True)
+        self.is_closed = False
         self._free: deque[int] = deque()
+        self._events: list[int] = []
         self._held: deque[tuple[Mark, Passage | None, object]] = deque()
 
     def mark(self, stream: int) -> Mark:
@@ -67,6 +71,7 @@ class Lane:
             event = self._free.popleft()
         except IndexError:
             event = self.api.new_event()
+            self._events.append(event)
         mark = Mark(event, self._free)
         self.api.record(event, stream)
         return mark
@@ -110,9 +115,10 @@ class Lane:
             passage = self._held.popleft()[1]
             if passage is not None:
                 passage.kept = None
+        self.is_closed = True
         with contextlib.suppress(BlinkrunError):
-            while self._free:
-                self.api.free_event(self._free.popleft())
+            while self._events:  # also those that handles still hold
+                self.api.free_event(self._events.pop())
             self.api.free_stream(self.stream)
 
 
@@ -123,10 +129,13 @@ class Devices:
     ----------
     world : Communicator
         Of all ranks; it opens devices.
+    chosen : callable
+        Gives the device that the job has chosen for this rank, None if it has chosen none.
     """
 
-    def __init__(self, world: Communicator) -> None:
+    def __init__(self, world: Communicator, chosen: Callable[[], int | None]) -> None:
         self._world = world
+        self._chosen = chosen
         self._rank = world.rank
         self._lane: Lane | None = None
         self._lock = threading.Lock()
@@ -153,7 +162,7 @@ class Devices:
     def _open(self, index: int | None) -> Lane:
         world = self._world
         if index is None:
-            index = world.device_index
+            index = self._chosen() if world.device_index is None else world.device_index
         if index is not None:
             return Lane(index, world.device_api(index))
         try:  # as launchers have it: a device for each rank of the host, or its own only

@@ -79,7 +79,7 @@ class Engine:
         self._failure: BlinkrunError | None = None
         self._is_stopped = False
         self._record = Record()
-        self.devices = Devices(world)
+        self.devices = Devices(world, runtime.chosen_device)
         self._executor = Executor(
             self._sets,
             self._find,

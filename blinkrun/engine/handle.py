@@ -184,7 +184,7 @@ class Handle:
         now, this request or another; what goes wrong later is raised by a later one.
         """
         passage = self.passage
-        if passage is None or passage.after is None:
+        if passage is None or passage.after is None or passage.lane.is_closed:
             return
         passage.lane.api.wait(stream, passage.after.event)
         if passage.streams == (stream,):  # what is freed from here on is used in its order
@@ -195,7 +195,7 @@ class Handle:
     def is_through(self) -> bool:
         """Whether the results are there, on a device as well; never blocks."""
         passage = self.passage
-        if not self.is_done or passage is None or passage.after is None:
+        if not self.is_done or passage is None or passage.after is None or passage.lane.is_closed:
             return self.is_done
         return passage.lane.api.is_through(passage.after.event)
 

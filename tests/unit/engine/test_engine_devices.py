@@ -317,9 +317,14 @@ def test_nothing_is_left_on_the_devices(machine):
         for turn in range(3):
             arrays = [me.array(np.ones(n)) for n in (3, 50_000)]
             me.run(Kind.ALLREDUCE, f"a{turn}", arrays)
-        me.run(Kind.REDUCESCATTER, "r", [me.array(np.ones(5))])
+        handle = me.submit(Kind.REDUCESCATTER, "r", [me.array(np.ones(5))])
+        me.values(handle)
+        return handle
 
-    run_ranks(machine, 2, body)
+    handles = run_ranks(machine, 2, body)
+    assert all(handle.is_through() for handle in handles)
+    for handle in handles:
+        handle.wait_on(0)  # harmless
     gc.collect()
     left = [line for line in machine.leaks() if "event" in line or "stream" in line]
     assert left == []
