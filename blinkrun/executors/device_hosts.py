@@ -31,7 +31,7 @@ RINGS_BYTES = 32 << 20  # pinned, of each rank: enough for the chunks below in a
 RING_DEPTH = 4  # chunks of a stream, as in csrc/device_layout.hpp
 LEAST_CHUNK_BYTES = 16 << 10  # of a piece; a message of less costs more than it carries
 ANY_SIZE = 2**64 - 1
-_LINE = 256
+LINE = 256
 
 
 class DeviceHosts:
@@ -103,11 +103,12 @@ class DeviceHosts:
         in all, and so are the chunks.
         """
         programs = [self._lower(collective, root, addressing) for addressing in _ways(collective)]
-        most_chunk = self._most_chunk(programs)
         pieces = min(pieces_of(program, self._blocks) for program in programs)
+        most = most_chunk(
+            programs, pieces, rings_bytes=self.rings_bytes, scratch_bytes=self._scratch_bytes
+        )
         for most_bytes, chunk_bytes in self.plan.chunks(collective, root):
-            wanted = max(chunk_bytes // pieces, LEAST_CHUNK_BYTES)
-            chunk = min(wanted, most_chunk) // _LINE * _LINE
+            chunk = min(max(chunk_bytes // pieces, LEAST_CHUNK_BYTES), most)
             for program in programs:
                 yield program, ANY_SIZE if most_bytes is None else most_bytes, chunk
 
@@ -116,14 +117,6 @@ class DeviceHosts:
             return lower_alltoall_hosts(self._hosts, addressing=addressing)
         packing = self.plan.packing(collective, root)
         return lower_hosts(packing, collective, self._hosts, root=root, addressing=addressing)
-
-    def _most_chunk(self, programs: Sequence[Program]) -> int:
-        """Return the largest chunk for which rings and slots have room, of all programs alike."""
-        pieces = min(pieces_of(program, self._blocks) for program in programs)
-        streams = max(num_streams(program) for program in programs)
-        slots = max(program.slots * program.slot_depth for program in programs)
-        rings = self.rings_bytes // max(streams * pieces * RING_DEPTH, 1)
-        return max(min(rings, self._scratch_bytes // max(slots * pieces, 1)), _LINE)
 
     def start(self, device_host: int, rings: int, rings_bytes: int) -> None:
         """Start the proxy on the memory that it shares with this rank's kernels.
@@ -187,6 +180,32 @@ class DeviceHosts:
         if self._proxy is None:
             raise InternalError("a call on devices of several hosts before their proxy has started")
         return self._proxy
+
+
+def most_chunk(
+    programs: Sequence[Program], pieces: int, *, rings_bytes: int, scratch_bytes: int
+) -> int:
+    """Return the largest chunk, in bytes, for which rings and slots have room.
+
+    Parameters
+    ----------
+    programs : sequence of Program
+        For which it is to be the same.
+    pieces : int
+        In which their channels are cut: each has rings and slots of its own.
+    rings_bytes, scratch_bytes : int
+        What there is for rings and for slots, of each rank.
+
+    Returns
+    -------
+    int
+        Whole lines of `LINE` bytes, at least one.
+    """
+    streams = max(num_streams(program) for program in programs)
+    slots = max(program.slots * program.slot_depth for program in programs)
+    rings = rings_bytes // max(streams * pieces * RING_DEPTH, 1)
+    room = min(rings, scratch_bytes // max(slots * pieces, 1))
+    return max(room // LINE * LINE, LINE)
 
 
 def _links(infos: Sequence[DeviceInfo], reach: Reach) -> Topology:
