@@ -47,7 +47,7 @@ def make_request(
         _check_places(name, given, taken)
         stream = _stream_of(name, (array, given), (out, taken))
         _check_output(name, given, taken)
-        if collective is Collective.ALLTOALL and given.pointer == taken.pointer:
+        if collective is Collective.ALLTOALL and given.count and given.pointer == taken.pointer:
             given = view(_copy(array, given), name)
     return Request(
         collective,

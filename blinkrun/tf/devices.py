@@ -21,6 +21,7 @@ from blinkrun.engine import engine
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import ADASUM, CUDA, Kind, Member, Request
 from blinkrun.tf.dtypes import DTYPES
+from blinkrun.types import Op
 
 if TYPE_CHECKING:
     from blinkrun.tf.call import Call
@@ -38,9 +39,13 @@ def takes(call: Call, tensors: Sequence[tf.Tensor]) -> bool:
     """Whether `run` can make `call` on these eager tensors."""
     if call.kind not in _KINDS or call.op == ADASUM or call.counts is not None or _sync is None:
         return False
-    return all(
-        is_on_gpu(each) and np.dtype(each.dtype.as_numpy_dtype) in DTYPES for each in tensors
-    )
+    # Integers are divided and scaled by the engine, on the host.
+    divides = call.op == Op.AVERAGE or call.scales != (1.0, 1.0)
+    needs_floats = call.kind is Kind.ALLREDUCE and divides
+    dtypes = [DTYPES.get(np.dtype(each.dtype.as_numpy_dtype)) for each in tensors]
+    if any(dtype is None or (needs_floats and not dtype.is_float) for dtype in dtypes):
+        return False
+    return all(is_on_gpu(each) for each in tensors)
 
 
 def run(call: Call, tensors: Sequence[tf.Tensor], number: int) -> list[tf.Tensor]:
