@@ -1,4 +1,4 @@
-"""TensorFlow's collectives on eager tensors of a (fake) GPU: most by DLPack, the rest by the host."""
+"""TensorFlow on eager tensors of a (fake) GPU: most by DLPack, the rest by the host."""
 
 import pytest
 from support.harness import RankRunner
