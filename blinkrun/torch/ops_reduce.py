@@ -63,7 +63,7 @@ def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
     Raises
     ------
     InvalidBufferError
-        If the tensor is sparse, not on the CPU, or has no such operation.
+        If the tensor is sparse, on neither the CPU nor a CUDA device, or has no such operation.
     MismatchError
         If ranks disagree about shape, dtype, op or factors; on every rank, and work goes on.
     DuplicateNameError

@@ -51,7 +51,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Any optimizer over CPU parameters that are float16, bfloat16, float32 or float64.
+        Any optimizer over parameters that are float16, bfloat16, float32 or float64, all on the CPU
+        or all on one CUDA device.
     named_parameters : iterable of (str, torch.Tensor), optional
         ``model.named_parameters()``: names for messages. Must name every parameter of
         `optimizer`; may name others.
@@ -94,7 +95,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917 - Horovod's name and o
         If a name comes twice or a parameter has none, if the optimizer or one of its parameters
         is wrapped already, or if an argument is none of those above. A ValueError.
     InvalidBufferError
-        If a parameter is not on the CPU or of another dtype.
+        If parameters are in several places, on neither the CPU nor a CUDA device, or of another
+        dtype.
     MismatchError
         If the ranks have different parameters or arguments; names a rank and the first one that
         differs.

@@ -74,7 +74,8 @@ class DistributedMixin:
     def synchronize(self) -> None:
         """Return when every gradient holds its global value; every rank calls it.
 
-        The next ``step()`` then takes the gradients as they are.
+        On a CUDA device it does for what comes next in the current stream; nothing waits for the
+        device. The next ``step()`` then takes the gradients as they are.
         """
         self._refuse_if_paused("synchronize()")
         self._blinkrun.reducer.finish()
