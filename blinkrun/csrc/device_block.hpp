@@ -39,69 +39,12 @@
 // when its messages are through and taken, so rings are empty between calls.
 #pragma once
 
-#include "device_layout.hpp"
-#include "types.hpp"
+#include "device_entry.hpp"
+#include "device_program.hpp"
 
 namespace blinkrun {
 
 enum class DeviceTurn : uint32_t { kBusy, kIdle, kMove, kThrough };
-
-// Of flat programs; the largest eager block and the chunk follow from what all ranks know.
-BLINKRUN_FN const Channel* flat_channels(const FlatProgram* p) {
-  return reinterpret_cast<const Channel*>(reinterpret_cast<const char*>(p) + p->channels_at);
-}
-BLINKRUN_FN const Step* flat_steps(const FlatProgram* p) {
-  return reinterpret_cast<const Step*>(reinterpret_cast<const char*>(p) + p->steps_at);
-}
-BLINKRUN_FN const Operand* flat_operands(const FlatProgram* p) {
-  return reinterpret_cast<const Operand*>(reinterpret_cast<const char*>(p) + p->operands_at);
-}
-BLINKRUN_FN const FlatStream* flat_streams(const FlatProgram* p) {
-  return reinterpret_cast<const FlatStream*>(reinterpret_cast<const char*>(p) + p->streams_at);
-}
-
-BLINKRUN_FN uint64_t whole_lines(uint64_t bytes) { return bytes / kCacheLine * kCacheLine; }
-
-// Chunks that the slots of a rank hold.
-BLINKRUN_FN uint64_t ring_chunks(const FlatProgram& p) {
-  return uint64_t(p.slots) * p.slot_depth * p.pieces;
-}
-
-// Largest block that an eager program takes.
-BLINKRUN_FN uint64_t eager_slot_bytes(const FlatProgram& p) {
-  return whole_lines(kDeviceEagerBytes / larger(ring_chunks(p), uint64_t(1)));
-}
-
-// Chunk of a call, in bytes; 0: each part is one. Over several hosts it is the same for every call.
-BLINKRUN_FN uint64_t device_chunk_bytes(const DeviceGroup& group, const FlatProgram& p,
-                                        uint64_t block_bytes) {
-  if (p.all > p.size) return whole_lines(p.chunk_bytes);
-  if (p.eager || !p.pipelined) return 0;
-  constexpr uint64_t least = 16 << 10;
-  const uint64_t part = block_bytes / larger(p.size, 1u) / p.pieces;
-  uint64_t chunk = p.chunk_bytes;
-  if (!chunk) chunk = smaller(group.chunk_bytes, larger(part / 4, least));
-  if (const uint64_t ring = ring_chunks(p)) chunk = smaller(chunk, group.scratch_bytes / ring);
-  return larger(whole_lines(chunk), uint64_t(kCacheLine));
-}
-
-// A piece of a channel in a call on blocks of `count`, in chunks of `chunk_bytes`.
-BLINKRUN_FN Range device_range(const FlatProgram& p, const Channel& channel, uint32_t piece,
-                               uint64_t count, uint64_t item_bytes, uint64_t chunk_bytes) {
-  Range range;
-  range.lo = boundary(channel.start, p.shares, count, item_bytes);
-  range.hi = boundary(channel.stop, p.shares, count, item_bytes);
-  range = piece_of(range, piece, p.pieces, item_bytes);
-  const uint64_t elements = range.hi - range.lo, most = chunk_bytes / item_bytes;
-  range.chunk_elements = chunk_bytes ? most : larger(elements, uint64_t(1));
-  range.skip = chunk_bytes ? first_skip(channel, elements, most, item_bytes) : 0;
-  return range;
-}
-
-BLINKRUN_FN bool same_device_call(const DeviceDesc& a, const DeviceDesc& b) {
-  return a.count == b.count && a.scales == b.scales && a.root == b.root &&
-         a.collective == b.collective && a.dtype == b.dtype && a.op == b.op;
-}
 
 // Combine `num_srcs` operands left to right and store the result in each of `num_dsts`. One source that
 // nothing scales or divides is copied bit by bit.
@@ -132,7 +75,7 @@ template <class Machine> class DeviceBlock {
     missing_ = 0;
     BLINKRUN_ROLLED
     for (uint32_t r = 0; r < group_->size; ++r) missing_ |= 1u << r;
-    program_ = call.count ? eager_program() : nullptr;
+    program_ = call.count ? eager_program(call) : nullptr;
     phase_ = machine_.index() == 0 ? Phase::kOpen : Phase::kEntry;
     if (machine_.peek(&control_->failed)) phase_ = Phase::kLeave;
   }
@@ -228,28 +171,13 @@ template <class Machine> class DeviceBlock {
  private:
   // Each is one place in the kernel. Before entry, kOpen and kRun serve the prologue.
   enum class Phase : uint32_t { kOpen, kEntry, kRun, kFail, kLeave, kThrough };
-  struct Lane {
-    ChannelState state;
-    uint32_t piece;
-    bool receives;
-    bool sends;
-  };
+  using Lane = DeviceLane;
   static constexpr uint32_t kLooks = 64;  // at nothing, between two at clock and host
 
   BLINKRUN_FN uint32_t in_piece(int32_t index) const {
     return uint32_t(index) * program_->pieces + piece_;
   }
   BLINKRUN_FN uint64_t count(uint64_t chunks) const { return device_count(seq_, chunks); }
-
-  BLINKRUN_FN const FlatProgram* program(DeviceVariant variant) const {
-    return call_->programs[uint32_t(variant)];
-  }
-
-  BLINKRUN_FN const FlatProgram* eager_program() const {
-    const FlatProgram* eager = program(DeviceVariant::kEager);
-    const uint64_t bytes = call_->count * item_;
-    return eager && bytes <= smaller(call_->eager_bytes, eager_slot_bytes(*eager)) ? eager : nullptr;
-  }
 
   // ---- memory
 
@@ -284,8 +212,8 @@ template <class Machine> class DeviceBlock {
     return group_->arenas[rank] + (operand.buffer == Buffer::kInput ? desc.input : desc.output) + at;
   }
 
-  BLINKRUN_FN DevicePost& post_of(uint32_t rank) const {
-    return group_->mine[rank]->posts[seq_ & 1][rank];
+  BLINKRUN_FN const DevicePost& post_of(uint32_t rank) const {
+    return blinkrun::post_of(*group_, seq_, rank);
   }
 
   // Ask for a move of a chunk of the lane, which is all that `turn` does then.
@@ -311,29 +239,8 @@ template <class Machine> class DeviceBlock {
 
   // ---- entry
 
-  BLINKRUN_FN uint64_t offset_of(const void* pointer, bool given) const {
-    if (!given) return 0;
-    const uint64_t at = uint64_t(static_cast<const char*>(pointer) - group_->arenas[group_->rank]);
-    return at < group_->arena_bytes ? at : kDevicePrivate;
-  }
-
-  BLINKRUN_FN DeviceDesc describe() const {
-    const Collective collective = Collective(call_->collective);
-    DeviceDesc desc;
-    desc.count = call_->count;
-    desc.input = offset_of(call_->input, takes_input(collective, call_->root, group_->index));
-    desc.output = offset_of(call_->output, takes_output(collective, call_->root, group_->index));
-    desc.scales = call_->scales;
-    desc.root = rooted(collective) ? call_->root : 0;
-    desc.collective = uint8_t(call_->collective);
-    desc.dtype = uint8_t(call_->dtype);
-    desc.op = reduces(collective) ? uint8_t(call_->op) : uint8_t(Op::kSum);
-    desc.unused = 0;
-    return desc;
-  }
-
   BLINKRUN_FN void post() {
-    const DeviceDesc desc = describe();
+    const DeviceDesc desc = describe(*call_);
     const uint32_t me = group_->rank;
     BLINKRUN_ROLLED
     for (uint32_t r = 0; r < group_->size; ++r) group_->to[r]->posts[seq_ & 1][me].desc = desc;
@@ -363,23 +270,10 @@ template <class Machine> class DeviceBlock {
     entered_ = true;
     phase_ = Phase::kLeave;
     if (!call_->count || Collective(call_->collective) == Collective::kBarrier) return DeviceTurn::kBusy;
-    if (!program_) program_ = choose();
+    if (!program_) program_ = choose_program(*call_, seq_);
     if (!program_) return fail(DeviceError::kNoProgram);
     phase_ = Phase::kOpen;
     return DeviceTurn::kBusy;
-  }
-
-  // By where everyone's buffers lie: the same on all ranks.
-  BLINKRUN_FN const FlatProgram* choose() const {
-    bool inputs = true, outputs = true;
-    BLINKRUN_ROLLED
-    for (uint32_t r = 0; r < group_->size; ++r) {
-      inputs &= post_of(r).desc.input != kDevicePrivate;
-      outputs &= post_of(r).desc.output != kDevicePrivate;
-    }
-    if (inputs && outputs && program(DeviceVariant::kDirect)) return program(DeviceVariant::kDirect);
-    if (outputs && program(DeviceVariant::kOutputOnly)) return program(DeviceVariant::kOutputOnly);
-    return program(DeviceVariant::kStaged);
   }
 
   // ---- lanes
@@ -392,14 +286,14 @@ template <class Machine> class DeviceBlock {
       return DeviceTurn::kBusy;
     }
     layout();
-    if (entered_ && !has_room()) return fail(DeviceError::kNoRoom);
+    if (entered_ && !fits(*program_)) return fail(DeviceError::kNoRoom);
     const FlatProgram& p = *program_;  // one with a prologue has one piece of each channel
     const uint32_t first = entered_ ? p.num_prologue + machine_.index() : next_;
     const uint32_t stop = entered_ ? p.num_prologue + p.num_channels * p.pieces : next_ + 1;
     const uint32_t blocks = entered_ ? machine_.blocks() : 1;
     BLINKRUN_ROLLED
     for (uint32_t l = first; l < stop; l += blocks)
-      open_ += open_lane(flat_channels(program_)[l / p.pieces], l % p.pieces);
+      open_ += open_lane(lanes_[open_], p, l / p.pieces, l % p.pieces, call_->count, item_, chunk_bytes_);
     ++next_;
     at_ = 0;
     went_ = false;
@@ -407,34 +301,9 @@ template <class Machine> class DeviceBlock {
     return DeviceTurn::kBusy;
   }
 
-  BLINKRUN_FN bool has_room() const {
-    const FlatProgram& p = *program_;
-    const uint64_t rings = uint64_t(p.num_streams) * p.pieces * kRingDepth;
-    const uint32_t lanes = p.num_channels * p.pieces, blocks = machine_.blocks();
-    return rings * slot_bytes_ <= group_->rings_bytes &&
-           (p.eager || ring_chunks(p) * slot_bytes_ <= group_->scratch_bytes) &&
-           (!chunk_bytes_ || !(call_->count * item_ / chunk_bytes_ >> (kDeviceChunkBits - 1))) &&
-           (lanes + blocks - 1) / blocks <= kDeviceLanes;
-  }
-
-  // 0: the piece has no elements.
-  BLINKRUN_FN uint32_t open_lane(const Channel& channel, uint32_t piece) {
-    Lane& lane = lanes_[open_];
-    const Range range = device_range(*program_, channel, piece, call_->count, item_, chunk_bytes_);
-    lane.state.channel = &channel;
-    lane.state.range = range;
-    lane.state.chunk = 0;
-    lane.state.num_chunks = range.num_chunks();
-    lane.state.step = 0;
-    lane.piece = piece;
-    lane.receives = lane.sends = false;
-    const Step* steps = flat_steps(program_) + channel.first_step;
-    BLINKRUN_ROLLED
-    for (uint32_t s = 0; program_->num_streams && s < channel.num_steps; ++s) {
-      lane.receives |= steps[s].kind == StepKind::kRecv;
-      lane.sends |= steps[s].kind == StepKind::kSend;
-    }
-    return lane.state.num_chunks != 0;
+  BLINKRUN_FN bool fits(const FlatProgram& program) const {
+    return has_room(*group_, program, call_->count * item_, slot_bytes_) &&
+           has_lanes(program, machine_.blocks());
   }
 
   // One look at one lane.
@@ -550,18 +419,10 @@ template <class Machine> class DeviceBlock {
     if (!machine_.claim(&control_->failed, uint32_t(error_))) return DeviceTurn::kBusy;
     DeviceReport& report = group_->host->report;
     if (machine_.peek(&report.code)) return DeviceTurn::kBusy;
-    report.seq = seq_;
-    report.channel = report.peer = -1;
-    report.piece = report.step = report.kind = 0;
+    report_call(report, *call_, seq_, error_);
     report.flag = elsewhere_;
-    report.chunk = 0;
     report.missing = missing_;
-    report.size = group_->size;
-    report.desc = describe();
     if (open_) name_wait(report, lanes_[0]);
-    BLINKRUN_ROLLED
-    for (uint32_t r = 0; error_ == DeviceError::kMismatch && r < group_->size; ++r)
-      report.descs[r] = post_of(r).desc;
     machine_.fence();
     machine_.store(&report.code, uint32_t(error_));
     return DeviceTurn::kBusy;
