@@ -19,9 +19,8 @@ from blinkrun.executors.device_api import DeviceInfo
 from blinkrun.types import DType
 
 _KINDS = 4  # cudaMemcpyDefault: by the addresses
-_INVALID_DEVICE, _NO_DEVICE, _OLD_DRIVER = 101, 100, 35
-_INVALID_HANDLE = 400
-_NOT_READY = 600
+_NO_DEVICE, _OLD_DRIVER = 100, 35
+_SUCCESS, _NOT_READY = 0, 600
 _ALREADY_ENABLED = 704
 _UUID_BYTES = 16
 _DEVICE_MEMORY, _MANAGED_MEMORY = 2, 3
@@ -415,13 +414,12 @@ class CudaDevice:
 
     def is_through(self, event: int) -> bool:
         """Whether what `event` stands for is through; does not block."""
-        try:
-            self._do("cudaEventQuery", self._runtime.eventQuery, event)
-        except DeviceError as err:
-            if getattr(err.__cause__, "status", 0) == _NOT_READY:
-                return False
-            raise
-        return True
+        runtime = self._runtime
+        # Unlike all others of cupy's calls, this one returns its status and raises nothing.
+        status = int(self._do("cudaEventQuery", runtime.eventQuery, event))
+        if status not in (_SUCCESS, _NOT_READY):
+            self._fail("cudaEventQuery", runtime.CUDARuntimeError(status), "")
+        return status == _SUCCESS
 
     def wait(self, stream: int, event: int) -> None:
         """Let `stream` go on only when what `event` stands for is through; does not block."""

@@ -85,8 +85,6 @@ class DeviceExecutor:
         The device.
     stream : int
         The executor's own stream, of high priority, in which `submit` runs calls.
-    timeout_s : float
-        Of the next call.
 
     Raises
     ------
@@ -114,7 +112,6 @@ class DeviceExecutor:
         self.rank = world.rank
         self.size = world.size
         self.api = api
-        self.timeout_s = timeout_s
         self._lock = threading.Lock()
         self._keep: deque[tuple[int, Any]] = deque()
         self._call = ctypes.create_string_buffer(layout.CALL.size)
@@ -142,6 +139,7 @@ class DeviceExecutor:
             self._finalizer()
             raise
         self._setup = setup
+        self._timeout_ns = int(timeout_s * 1e9)
         self.plan: Plan | HostsPlan = setup.plan
         self.stream = setup.stream
         self._after = holdings.after  # the last call, for the next one in another stream
@@ -153,6 +151,16 @@ class DeviceExecutor:
         self._heap = setup.heap
         self._group = setup.group
         self._most_blocks = setup.most_blocks
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest wait of a kernel for other ranks, in seconds; once set, of the next calls."""
+        return self._state.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, seconds: float) -> None:
+        self._state.timeout_s = seconds
+        self._timeout_ns = int(seconds * 1e9)
 
     # ---- calls ---------------------------------------------------------------------------------
 
@@ -253,7 +261,7 @@ class DeviceExecutor:
             layout.hash_scales(request.prescale, request.postscale),
             request.prescale,
             request.postscale,
-            int(self.timeout_s * 1e9),
+            self._timeout_ns,
             request.root,
             request.collective,
             dtype,

@@ -218,13 +218,11 @@ def make_arenas(  # noqa: PLR0913
     offers = control.allgather((own, *_handle(api, own, cards)))
 
     def open_all() -> tuple[int, ...]:
-        opened = []
-        for at, rank in enumerate(local):
-            address, why = _open(holdings, cards, index, at, offers[rank])
-            opened.append(address)
-            if why:
-                log.say(why, rank_name)
-        return tuple(opened)
+        found = [_open(holdings, cards, index, at, offers[rank]) for at, rank in enumerate(local)]
+        said = [why for _, why in found if why]
+        if said:
+            log.say(said[0], rank_name)  # the others say the same of other devices
+        return tuple(address for address, _ in found)
 
     rows = together(control, open_all)
     everywhere = reach_among_all(world, rows)
@@ -298,15 +296,14 @@ def _open(
             raise DeviceError("cudaIpcGetMemHandle", theirs.index, refused)
         address = api.open(handle)
     except DeviceError as err:
-        return 0, f"{err}; {_NO_IPC}" if can else ""
+        return 0, f"{err}; {_NO_IPC if can else _UNSEEN}"
     holdings.rest.append(lambda: api.close(address))
     return address, ""
 
 
-_NO_IPC = (
-    "memory of that device goes through the host instead, which is slower: run the ranks of a host"
-    " in one container, or with --ipc=host --pid=host"
-)
+_INSTEAD = "memory of that device goes through the host instead, which is slower:"
+_NO_IPC = f"{_INSTEAD} run the ranks of a host in one container, or with --ipc=host --pid=host"
+_UNSEEN = f"{_INSTEAD} let every rank of a host see all of its GPUs"
 
 
 def _enable(api: DeviceApi, mine: DeviceInfo, theirs: DeviceInfo, pointer: int) -> tuple[int, str]:
