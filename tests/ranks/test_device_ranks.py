@@ -76,8 +76,10 @@ def test_collectives_between_processes(size, how):
     assert said == {rank: [] for rank in range(size)}
 
 
-def test_a_rank_that_is_killed_ends_the_kernels_of_the_others():
-    said = run("one_is_killed", 3, silent=[1])
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_rank_that_is_killed_ends_the_kernels_of_the_others(replay):
+    """Also those of a graph, which nobody counts."""
+    said = run("one_is_killed", 3, silent=[1], replay=replay)
     assert sorted(said) == [0, 2]
     for took_s, words, leaks in said.values():
         assert took_s < 10

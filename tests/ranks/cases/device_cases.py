@@ -84,21 +84,29 @@ def _gathers(me, count):
     return [] if right else [f"allgather and reducescatter of {count}"]
 
 
-def one_is_killed(rank, size, secret):
-    """What the others see: seconds and words of the call that rank 1 never makes."""
+def one_is_killed(rank, size, secret, replay=False):
+    """What the others see: seconds and words of the call, or replay, that rank 1 never makes."""
     machine, device = _machine(rank, size)
     try:
         with joined(_control(rank, size, secret), star_plan(size), device, timeout_s=20) as me:
-            _sums(me, 1009)
+            x, stream = me.device.array_of(np.ones(100_003, np.float32)), me.device.new_stream()
+            me.run(Collective.ALLREDUCE, x, x, stream=stream)
+            me.executor.synchronize(stream)
+            me.device.begin_capture(stream)
+            me.run(Collective.ALLREDUCE, x, x, stream=stream)
+            graph = me.device.end_capture(stream)
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             begun = time.monotonic()
-            x = me.device.array_of(np.ones(100_003, np.float32))
             try:
-                me.run(Collective.ALLREDUCE, x, x)
-                me.executor.synchronize(0)
+                if replay:
+                    me.device.launch_graph(graph, stream)
+                else:
+                    me.run(Collective.ALLREDUCE, x, x, stream=stream)
+                me.executor.synchronize(stream)
             except BlinkrunError as err:
                 seen = [time.monotonic() - begun, str(err)]
+            me.device.free_stream(stream)
     finally:
         machine.close()
     return [*seen, machine.leaks()]
