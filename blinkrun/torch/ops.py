@@ -1,8 +1,9 @@
 """All collectives on torch tensors under one name; see the modules that they come from.
 
-Tensors live on the CPU or on this rank's CUDA device; there a call is put between what its stream
-holds and what waits for it, see `blinkrun.torch.devices`. An out-of-place call takes any layout. An in-place call on a tensor that is
-not contiguous works on a copy that is written back when it completes.
+Tensors live on the CPU or on this rank's CUDA device; there a call comes after what its stream
+holds, and before what waits for it (`blinkrun.torch.devices`). An out-of-place call takes any
+layout. An in-place call on a tensor that is not contiguous works on a copy that is written back
+when it completes.
 """
 
 from blinkrun.adapter.job import (
