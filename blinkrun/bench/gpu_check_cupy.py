@@ -38,7 +38,11 @@ class CupyPeer:
     def end_capture(self, stream: int) -> int:
         """Return the graph, ready to be launched."""
         runtime = self._cupy.cuda.runtime
-        return int(runtime.graphInstantiate(runtime.streamEndCapture(stream)))
+        graph = runtime.streamEndCapture(stream)
+        try:
+            return int(runtime.graphInstantiate(graph))
+        finally:
+            runtime.graphDestroy(graph)
 
     def launch_graph(self, graph: int, stream: int) -> None:
         """Run a graph in `stream`."""
