@@ -31,3 +31,4 @@ void test_messages();
 void test_calendars();
 void test_journal();
 void test_relay();
+void test_proxy(const char* path);

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   test_programs(argv[1]);
   test_hosts(argv[1]);
   test_hosts_failures(argv[1]);
+  test_proxy(argv[1]);
   std::puts("all native tests passed");
   return 0;
 }
