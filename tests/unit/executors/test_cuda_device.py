@@ -283,7 +283,7 @@ def test_without_cupy_the_extra_is_named(monkeypatch):
 
 
 def test_cupy_returns_the_status_of_an_event_as_assumed_here():
-    """Where there is no driver that is an error; were it raised, `is_through` would have to know."""
+    """An error where there is no driver; were it raised, `is_through` would have to know."""
     runtime = pytest.importorskip("cupy_backends.cuda.api.runtime")
     assert isinstance(runtime.eventQuery(0), int)
     assert issubclass(runtime.CUDARuntimeError, RuntimeError)
