@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,3 +43,8 @@ class Peer:
 
     def launch_graph(self, graph: Any, stream: int) -> None:
         self._device.launch_graph(graph, stream)
+
+
+def hang(control: Any, job: Any) -> None:
+    """Be a process that does not end."""
+    threading.Event().wait()

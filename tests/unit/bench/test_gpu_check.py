@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from support import fake_check
 
 from blinkrun.bench import gpu_check, gpu_check_cases, gpu_check_report
 from blinkrun.bench.gpu_check_report import Part
+from blinkrun.bench.gpu_check_worker import run_processes
 from blinkrun.types import Collective, DType, Op
 
 TESTS = Path(__file__).parents[2]
@@ -162,3 +165,24 @@ def test_what_the_sanitizer_says(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     _, parts = check(tmp_path / "out", "--parts", "memcheck")
     assert parts["memcheck"].state == state
+
+
+@pytest.mark.parametrize(
+    ("run", "deadline_s", "told"),
+    [
+        ("math:sqrt", 60, r"process of rank 0: exit code 1: .*TypeError"),
+        ("support.fake_check:hang", 3, r"process of rank 0: not through in time"),
+    ],
+)
+def test_a_process_that_fails_or_hangs_is_named_and_none_is_left(
+    run: str, deadline_s: float, told: str
+):
+    before = set(children())
+    with pytest.raises(RuntimeError, match=re.compile(told, re.DOTALL)):
+        run_processes(2, {"run": run}, deadline_s=deadline_s)
+    assert set(children()) <= before
+
+
+def children() -> list[str]:
+    """Return the processes that this one has started and not waited for."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
