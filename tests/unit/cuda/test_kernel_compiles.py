@@ -145,7 +145,9 @@ def test_flags_are_read_and_written_at_system_scope(label: str):
 
 def test_the_block_touches_flags_by_its_machine_only():
     """A plain access to what others write would be one without scope."""
-    text = re.sub(r"//.*", "", kernel_source.headers()["device_block.hpp"])
+    headers = kernel_source.headers()
+    text = "".join(headers[name] for name in ("device_block.hpp", "device_entry.hpp"))
+    text = re.sub(r"//.*", "", text)
     shared = re.compile(
         r"->abort|\]\.seq\b|post_of\(\w+\)\.seq|\.through|->through|\.started|report\.code"
     )
