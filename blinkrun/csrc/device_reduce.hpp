@@ -100,13 +100,14 @@ template <class E> BLINKRUN_FN Pack packed(const Lanes<E>& lanes) {
 }
 
 template <class E, Combine kHow>
-BLINKRUN_FN void take(Lanes<E>& sum, const Pack& pack, bool first, Op op, double factor) {
+BLINKRUN_FN void take(Lanes<E>& sum, const Pack& pack, bool first, bool scaled, const Reduction& what) {
   Lanes<E> lanes;
   BLINKRUN_UNROLL
   for (uint32_t i = 0; i < Lanes<E>::kNum; ++i) lanes.values[i] = lane_of<E>(pack, i);
-  if constexpr (Kind<typename E::A>::kFloat) scale_all(lanes.values, factor);
+  if constexpr (Kind<typename E::A>::kFloat)
+    if (scaled) scale_all(lanes.values, what.prescale);
   if (first) sum = lanes;
-  else combine_all<E, kHow>(op, sum.values, lanes.values);
+  else combine_all<E, kHow>(what.op, sum.values, lanes.values);
 }
 
 constexpr uint32_t kGroup = 4;  // sources whose loads are under way at a time
@@ -139,10 +140,10 @@ BLINKRUN_FN void reduce_packs(const Reduction& what, uint64_t at, uint64_t strid
     BLINKRUN_UNROLL
     for (uint32_t j = 0; j < kGroup; ++j) {
       if (j > 0 && j >= num) continue;
-      const double factor = what.scaled && what.scaled[begin + j] ? what.prescale : 1.0;
+      const bool scaled = what.scaled && what.scaled[begin + j];
       BLINKRUN_UNROLL
       for (uint32_t i = 0; i < kAhead<E>; ++i)
-        take<E, kHow>(sums[i], packs[j][i], j == 0 && begin == 0, what.op, factor);
+        take<E, kHow>(sums[i], packs[j][i], j == 0 && begin == 0, scaled, what);
     }
     begin += kGroup;
   } while (begin < what.num_srcs);
