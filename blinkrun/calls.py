@@ -37,15 +37,15 @@ def make_request(
     """
     name = collective.label
     check_root(root, size)
-    array = _packed(array, out, name)
-    given = view(array, f"{name}: array")
+    given = _given(array, out, name)
     taken = None if out is None else view(out, f"{name}: out")
     op = _check_op(name, op, given.dtype, scales)
     count = _check_counts(collective, given, taken, size)
-    stream = given.stream
+    stream = None if given.device is None else given.stream
     if taken is not None:
-        _check_places(name, given, taken)
-        stream = _stream_of(name, (array, given), (out, taken))
+        if given.device is not None or taken.device is not None:
+            _check_places(name, given, taken)
+            stream = _stream_of(name, (array, given), (out, taken))
         _check_output(name, given, taken)
         if collective is Collective.ALLTOALL and given.count and given.pointer == taken.pointer:
             given = view(_copy(array, given), name)
@@ -60,7 +60,7 @@ def make_request(
         float(scales[0]),
         float(scales[1]),
         keep=(given.owner, out),
-        stream=None if given.device is None else stream,
+        stream=stream,
         device=-1 if given.device is None else given.device,
     )
 
@@ -133,7 +133,7 @@ def _check_places(name: str, given: View, taken: View) -> None:
 def _stream_of(name: str, given: tuple[Any, View], taken: tuple[Any, View]) -> int:
     """Return the stream in whose order both arrays (with their views) are used."""
     (array, source), (out, target) = given, taken
-    if source.device is None or source.stream == target.stream or buffers.is_in_no_stream(out):
+    if source.stream == target.stream or buffers.is_in_no_stream(out):
         return source.stream
     if buffers.is_in_no_stream(array):
         return target.stream
@@ -147,18 +147,19 @@ def _place(found: View) -> str:
     return "memory of the host" if found.device is None else f"on device {found.device}"
 
 
-def _packed(array: Any, out: Any, name: str) -> Any:
-    """Return `array`, or a contiguous copy where it is on a device and given as input only."""
-    if isinstance(array, np.ndarray) or buffers.device_of(array) is None:
-        return array
-    if buffers.is_packed(array):
-        return array
+def _given(array: Any, out: Any, name: str) -> View:
+    """Return the memory of `array`; of a copy if it is on a device, not contiguous, not `out`."""
+    try:
+        return view(array, f"{name}: array")
+    except InvalidBufferError:
+        if buffers.device_of(array) is None or buffers.is_packed(array):
+            raise
     if out is array:
         raise InvalidBufferError(
             f"{name}: array is not contiguous and cannot be worked on in place; pass"
             " .contiguous() of it, or another out"
         )
-    return buffers.packed_copy(array)
+    return view(buffers.packed_copy(array), f"{name}: array")
 
 
 def _copy(array: Any, given: View) -> Any:

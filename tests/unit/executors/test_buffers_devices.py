@@ -148,7 +148,7 @@ class Tensor:
         self.device = SimpleNamespace(type="cuda", index=index)
         self.dtype = f"torch.{array.dtype.name}"
         self.shape = array.shape
-        self.is_cuda = True
+        self.is_cuda, self.is_cpu = True, False
         self.calls = []
 
     def is_contiguous(self):
