@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
-from blinkrun.errors import UsageError
+from blinkrun.errors import DeviceError, UsageError
 from blinkrun.executors.device_api import DeviceApi
 
 _LOOKS = 200  # at an event before the waiting thread sleeps between them
@@ -30,7 +31,8 @@ class Events:
     def give_back(self, event: int) -> None:
         """Take back an event; what waits for it goes on doing so."""
         if self._is_closed:
-            self._api.free_event(event)
+            with contextlib.suppress(DeviceError):  # as the runtime itself may have ended
+                self._api.free_event(event)
         else:
             self._free.append(event)
 

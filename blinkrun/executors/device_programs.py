@@ -86,7 +86,7 @@ class DevicePrograms:
     rank : Rank
         This rank, among all.
     reach : tuple of tuple of bool
-        Of the ranks of this host, by their index there.
+        Among all ranks; True where they are on different hosts.
     lowered : callable
         ``lowered(collective, root)`` yields programs with the largest call, in bytes, and the chunk
         that each is for.
@@ -119,7 +119,7 @@ class DevicePrograms:
 
     def get(self, collective: Collective, root: Rank) -> tuple[Loaded, ...] | None:
         """Return the programs if they are on the device; quickly."""
-        return self._known.get(collective << 8 | root)
+        return self._known.get(root << 8 | collective)
 
     def load(self, collective: Collective, root: Rank) -> tuple[Loaded, ...]:
         """Return the programs of `collective`, smallest calls first.
@@ -133,7 +133,7 @@ class DevicePrograms:
         found = self._loaded.get(key)
         if found is None:
             found = self._loaded[key] = tuple(self._make(*key))
-        self._known[collective << 8 | root] = found
+        self._known[root << 8 | collective] = found
         return found
 
     @staticmethod

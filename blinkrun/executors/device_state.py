@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from blinkrun.executors.device_hosts import DeviceHosts
 
 LOOK_S = 0.004  # between two looks of the watcher while calls are under way
+REPLAY_LOOK_S = 0.05  # where only graphs may replay calls
 LOOKS_AT_RANKS = 8  # every so many of them it asks who is gone
 
 _ABORT = layout.Host.abort.offset // 4
@@ -176,7 +177,7 @@ class DeviceState:
             if self.busy():  # asked after `_asleep` was set, so that no launch is missed
                 self._asleep = False
                 self.look()
-                self._woken.wait(LOOK_S)
+                self._woken.wait(REPLAY_LOOK_S if self.is_idle() else LOOK_S)
             else:
                 self._woken.wait()
             self._woken.clear()
