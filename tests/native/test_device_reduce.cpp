@@ -1,5 +1,7 @@
 // What the threads of a device's block do to numbers, against the CPU's kernels: the same bits, by any
 // number of threads in any order, wherever the operands begin.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -157,9 +159,28 @@ void check_conversions() {
   }
 }
 
+// A copy whose source is also a destination must not write there, not even what is there: others may
+// read it. Here nobody can write.
+void check_copy_in_place() {
+  constexpr size_t bytes = 4096;
+  void* page = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(page != MAP_FAILED);
+  for (int t = 0; t < int(DType::kCount); ++t) {
+    std::vector<char> out(bytes, 0x5a);
+    char* pointers[] = {static_cast<char*>(page), out.data(), static_cast<char*>(page)};
+    const Reduction what{pointers, nullptr, 2, 1, DType(t), Op::kSum, bytes / itemsize(DType(t)),
+                         1.0, 1.0, 1};
+    for (uint32_t thread = 0; thread < 5; ++thread) reduce_any(what, thread, 5);
+    CHECK(std::count(out.begin(), out.end(), 0) == long(bytes));
+  }
+  munmap(page, bytes);
+}
+
 }  // namespace
 
 void test_device_reduce() {
+  context() = "a copy in place";
+  check_copy_in_place();
   context() = "conversions of 16-bit floats";
   check_conversions();
   Runner run;
