@@ -10,6 +10,7 @@ import ctypes
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -27,6 +28,8 @@ _DEVICE_MEMORY, _MANAGED_MEMORY = 2, 3
 
 _devices: dict[int, tuple[DeviceInfo, Kernels]] = {}
 _lock = threading.Lock()
+_spare_streams: dict[tuple[int, int], list[int]] = {}  # by device and priority
+_priorities: dict[int, int] = {}  # of streams
 
 
 def open_device(index: int, rank: int = -1) -> CudaDevice:
@@ -49,7 +52,10 @@ def open_device(index: int, rank: int = -1) -> CudaDevice:
 def device_at(pointer: int) -> int | None:
     """Return the device whose memory lies at `pointer`; None for other memory, or without CUDA."""
     try:
-        runtime, _ = _load(-1, -1)
+        runtime, driver = _load(-1, -1)
+        for info, _ in _devices.values():
+            _bind(runtime, driver, info.index)
+            break
         attributes = runtime.pointerGetAttributes(pointer)
     except (DeviceError, RuntimeError):
         return None
@@ -87,6 +93,22 @@ def _load(index: int, rank: int) -> tuple[ModuleType, ModuleType]:
             rank=rank,
         )
     return runtime, driver
+
+
+def _bind(runtime: ModuleType, driver: ModuleType, index: int) -> None:
+    """Let this thread have a context if it has none: calls of the driver need one.
+
+    A thread without one is said to have device 0 current. To put that back, or to call anything,
+    would make a context there, of each rank, which takes hundreds of megabytes; it keeps device
+    `index` instead.
+    """
+    try:
+        has_context = driver.ctxGetCurrent() != 0
+    except RuntimeError:  # the driver was never called
+        has_context = False
+    if not has_context:
+        runtime.setDevice(index)
+        runtime.free(0)  # makes the context, if nothing has yet
 
 
 def _without_devices(runtime: ModuleType, err: Exception) -> str:
@@ -232,7 +254,8 @@ class CudaDevice:
         runtime, index = self._runtime, self._index
         try:
             if not getattr(self._local, "is_bound", False):
-                self._bind()
+                _bind(runtime, self._driver, index)
+                self._local.is_bound = True
             before = runtime.getDevice()
             if before == index:
                 return function(*args)
@@ -243,21 +266,6 @@ class CudaDevice:
                 runtime.setDevice(before)
         except RuntimeError as err:
             self._fail(name, err, advice)
-
-    def _bind(self) -> None:
-        """Let this thread have a context, once: calls of the driver need one.
-
-        A thread without one is said to have device 0 current. To put that back would make a context
-        there, of each rank, which takes hundreds of megabytes; it keeps this device instead.
-        """
-        try:
-            has_context = self._driver.ctxGetCurrent() != 0
-        except RuntimeError:  # the driver was never called
-            has_context = False
-        if not has_context:
-            self._runtime.setDevice(self._index)
-            self._runtime.free(0)  # makes the context, if nothing has yet
-        self._local.is_bound = True
 
     def _fail(self, name: str, err: Exception, advice: str) -> NoReturn:
         raise DeviceError(name, self._index, _first_line(err), advice, rank=self._rank) from err
@@ -373,7 +381,10 @@ class CudaDevice:
         runtime = self._runtime
         # Priorities out of range are clamped; lower numbers come first.
         priority = -5 if high_priority else 0
-        return int(
+        spare = _spare_streams.setdefault((self._index, priority), [])
+        with suppress(IndexError):
+            return spare.pop()
+        stream = int(
             self._do(
                 "cudaStreamCreateWithPriority",
                 runtime.streamCreateWithPriority,
@@ -381,10 +392,16 @@ class CudaDevice:
                 priority,
             )
         )
+        _priorities[stream] = priority
+        return stream
 
     def free_stream(self, stream: int) -> None:
-        """Destroy a stream of `new_stream`."""
-        self._do("cudaStreamDestroy", self._runtime.streamDestroy, stream)
+        """Keep a stream of `new_stream` for the next one who wants one.
+
+        It is never destroyed: when a tensor goes that was used in it, torch's allocator records an
+        event there, which may be long after.
+        """
+        _spare_streams[self._index, _priorities[stream]].append(stream)
 
     def synchronize(self, stream: int) -> None:
         """Return when everything in `stream` is through."""
