@@ -404,7 +404,8 @@ template <class Machine> class DeviceBlock {
     if (machine_.peek(&group_->host->abort)) return fail(DeviceError::kAborted);
     const uint64_t now = machine_.now_ns();
     if (!idle_since_ns_) idle_since_ns_ = now;
-    if (now - idle_since_ns_ > call_->timeout_ns) return fail(DeviceError::kTimeout);
+    // Signed: a device's clock may be set back a little, which is no timeout.
+    if (int64_t(now - idle_since_ns_) > int64_t(call_->timeout_ns)) return fail(DeviceError::kTimeout);
     return DeviceTurn::kIdle;
   }
 

@@ -267,7 +267,7 @@ class DeviceExecutor:
             dtype,
             request.op,
         )
-        if not captures and self._last_stream not in (None, stream):
+        if not captures and self._comes_after_other(stream):
             api.wait(stream, self._after)
         blocks = loaded.blocks(count * _ITEMSIZES[dtype], self._most_blocks)
         if self._hosts is not None:
@@ -280,6 +280,15 @@ class DeviceExecutor:
         self._last_stream = stream
         api.record(self._after, stream)
         self._hold(request)
+
+    def _comes_after_other(self, stream: int) -> bool:
+        """Whether the last call may be in another stream than `stream`.
+
+        One that was destroyed can come again under the same address, but for the default stream
+        and the own one.
+        """
+        last = self._last_stream
+        return last is not None and (last != stream or stream not in (0, self.stream))
 
     def _loaded(self, request: Request, *, captures: bool) -> Loaded:
         """Return the programs of a call; loads them if that may be done now."""

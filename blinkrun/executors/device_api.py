@@ -109,7 +109,7 @@ class DeviceApi(Protocol):
         ...
 
     def free_stream(self, stream: int) -> None:
-        """Destroy a stream of `new_stream`."""
+        """Let go of a stream of `new_stream`; what is in it goes on."""
         ...
 
     def synchronize(self, stream: int) -> None:

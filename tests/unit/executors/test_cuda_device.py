@@ -128,7 +128,8 @@ def runtime(monkeypatch):
         ("cupy_backends.cuda.api", api),
     ):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(cuda, "_devices", {})
+    for name in ("_devices", "_spare_streams", "_priorities"):
+        monkeypatch.setattr(cuda, name, {})
     monkeypatch.setattr(cuda, "compile_for", lambda capability, dtype: dtype.label.encode())
     made.driver_module = api.driver
     return made
@@ -140,7 +141,7 @@ def test_every_call_is_on_the_device_and_leaves_what_was_current(runtime):
         lambda: device.malloc(8), lambda: device.free(1), lambda: device.export(1),
         lambda: device.open(b""), lambda: device.close(1), lambda: device.memset(1, 0, 8, 2),
         lambda: device.copy(1, 2, 8, 3), lambda: device.new_stream(high_priority=True),
-        lambda: device.free_stream(1), lambda: device.synchronize(1),
+        lambda: device.synchronize(1),
         lambda: device.is_capturing(1), device.new_event, lambda: device.free_event(1),
         lambda: device.record(1, 2), lambda: device.is_through(1), lambda: device.wait(1, 2),
         lambda: device.register_host(5, 8), lambda: device.unregister_host(5),
@@ -287,3 +288,15 @@ def test_cupy_returns_the_status_of_an_event_as_assumed_here():
     runtime = pytest.importorskip("cupy_backends.cuda.api.runtime")
     assert isinstance(runtime.eventQuery(0), int)
     assert issubclass(runtime.CUDARuntimeError, RuntimeError)
+
+
+def test_streams_are_kept_for_others_and_never_destroyed(runtime):
+    """Allocators of frameworks may record events in them when they are long let go of."""
+    device, other = cuda.open_device(1), cuda.open_device(0)
+    high, low = device.new_stream(high_priority=True), device.new_stream()
+    device.free_stream(high)
+    assert other.new_stream(high_priority=True) not in (high, low)
+    assert device.new_stream() not in (high, low)
+    assert device.new_stream(high_priority=True) == high
+    assert device.new_stream(high_priority=True) != high
+    assert "streamDestroy" not in {name for name, _, _ in runtime.calls}

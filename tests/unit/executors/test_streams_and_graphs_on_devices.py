@@ -95,6 +95,25 @@ def test_calls_on_streams_without_an_order_of_their_own():
     assert run_devices(star_plan(3), body) == [[[number + 2.0] for number in range(12)]] * 3
 
 
+def test_a_stream_at_the_address_of_one_that_was_destroyed():
+    """Streams are known by their addresses, and the runtime gives those out again."""
+
+    def body(me):
+        x, out = filled(me, 1), filled(me, 0)
+        stream, other = me.device.new_stream(), me.device.new_stream()
+        me.run(Collective.ALLREDUCE, x, x, stream=stream)
+        me.executor.synchronize(stream)
+        streams = me.device.chip.streams
+        with me.device.hold(stream):
+            me.run(Collective.ALLREDUCE, x, x, stream=stream)
+            streams[stream], streams[other] = streams[other], streams[stream]
+            me.run(Collective.ALLREDUCE, x, out, stream=stream)
+        me.executor.synchronize(stream)
+        return np.unique(out.numpy()).tolist()
+
+    assert run_devices(star_plan(2), body) == [[8.0]] * 2
+
+
 @pytest.mark.parametrize("count", [7, COUNT, 40_000])
 def test_a_graph_replays_calls(count):
     meet = threading.Barrier(2)  # while one rank captures, no other of the process may wait
