@@ -449,7 +449,7 @@ class Communicator(PointToPoint):
 
     def _submit(self, request: Request, out: Any) -> Handle:
         job = self.submit_request(request)
-        while self._in_flight and self._in_flight[0][0].done():
+        while self._in_flight and not self._devices.is_capturing and self._in_flight[0][0].done():
             self._in_flight.popleft()
         self._in_flight.append((job, request))
         return Handle(self, job, out, request)

@@ -88,6 +88,8 @@ class Devices:
     ----------
     executor : DeviceExecutor or None
         What runs calls on the device; None before the first.
+    is_capturing : bool
+        Whether the last call of `submit` was captured in a graph: events may not be asked then.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Devices:
         names: Sequence[Rank] | None = None,
     ) -> None:
         self.executor: DeviceExecutor | None = None
+        self.is_capturing = False
         self._names = names
         self._control = control
         self._world = world
@@ -158,9 +161,7 @@ class Devices:
     def submit(self, request: Request) -> DeviceJob:
         """Enqueue a call in the communicator's own stream, after what is in the request's now."""
         executor = self.join(request.device)
-        for item in request.keep:
-            if item is not None:
-                buffers.record_stream(item, executor.stream)
+        self.is_capturing = executor.api.is_capturing(request.stream or 0)
         return executor.submit(request)
 
     def synchronize(self) -> None:

@@ -42,7 +42,10 @@ class Handle:
         if self._request.stream is None:
             return self.synchronize()
         anchor = self._request.keep[0] if self._result is None else self._result
-        self._job.wait_on(buffers.stream_of(anchor))
+        stream = buffers.stream_of(anchor)
+        self._job.wait_on(stream)
+        if stream != self._request.stream and self._result is not None:
+            buffers.record_stream(self._result, stream)  # it was made in another one
         return self._result
 
     def synchronize(self) -> Any:

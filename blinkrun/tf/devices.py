@@ -82,6 +82,8 @@ def run(call: Call, tensors: Sequence[tf.Tensor], number: int) -> list[tf.Tensor
     passage = handle.passage
     if passage is not None:
         passage.lane.api.synchronize(passage.lane.stream)
+        if passage.check is not None:
+            passage.check()  # what went wrong on the device by now
     return results
 
 

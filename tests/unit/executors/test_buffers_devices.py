@@ -10,6 +10,7 @@ import pytest
 from blinkrun import buffers, dlpack
 from blinkrun.calls import make_request
 from blinkrun.errors import InvalidBufferError
+from blinkrun.handle import Handle
 from blinkrun.types import Collective, DType
 
 
@@ -219,6 +220,30 @@ def test_requests_of_tensors(torch):
     assert moved.input != moved.output
     with pytest.raises(InvalidBufferError, match="on device 1, out is on device 0"):
         make_request(Collective.ALLREDUCE, Tensor(values()), Tensor(values(), 0), size=2)
+
+
+class Job:
+    """A call in the communicator's own stream."""
+
+    def __init__(self):
+        self.waited = []
+
+    def wait_on(self, stream):
+        self.waited.append(stream)
+
+
+def test_a_handle_orders_the_current_stream(torch):
+    """The allocator hears of it if the result was made in another; of streams of ours, never."""
+    job, given, result = Job(), Tensor(values()), Tensor(values())
+    request = make_request(Collective.ALLREDUCE, given, result, size=2)
+    assert Handle(None, job, result, request).wait() is result
+    assert job.waited == [0x101]
+    assert result.calls == []
+    torch.cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=0x900)
+    Handle(None, job, result, request).wait()
+    assert job.waited == [0x101, 0x900]
+    assert result.calls == [(0x900, 1)]
+    assert Handle(None, job, None, request).wait() is None  # takes no result: a reduce elsewhere
 
 
 def test_memory_of_the_host_has_no_stream():

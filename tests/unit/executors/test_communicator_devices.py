@@ -116,6 +116,18 @@ def test_in_place_and_with_out(machine):
     on_ranks(body)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float16, np.float64])
+def test_averages_and_scales_are_those_of_the_host(machine, dtype):
+    def body(comm):
+        values = (np.arange(COUNT) % 11 - 5 + 3 * comm.rank).astype(dtype)
+        x = machine.devices[comm.rank].array_of(values)
+        for how in ({"op": Op.AVERAGE}, {"prescale": 1.5}, {"op": Op.AVERAGE, "postscale": 0.5}):
+            wanted = comm.allreduce(values, **how)
+            np.testing.assert_array_equal(shown(comm, comm.allreduce(x, **how)), wanted)
+
+    on_ranks(body)
+
+
 def test_a_call_returns_before_it_is_through(machine):
     """What is before it in the caller's stream holds it, and nothing holds the host."""
     holding = threading.Barrier(SIZE)
@@ -158,6 +170,34 @@ def test_a_handle_orders_the_streams(machine):
         device.free_stream(stream)
 
     on_ranks(body)
+
+
+def test_calls_in_a_graph(machine):
+    """Captured once, replayed on what the arrays then hold."""
+
+    def body(comm):
+        device = machine.devices[0]
+        stream = device.new_stream()
+        x = device.array_of(np.arange(COUNT, dtype=np.float32)).on(stream)
+        outs = [device.array((COUNT,), np.float32).on(stream) for _ in range(2)]
+        comm.allreduce_async(x, out=outs[0]).wait()  # of its kind the first
+        device.begin_capture(stream)
+        comm.allreduce(x, prescale=2.0, out=outs[0])
+        handle = comm.allreduce_async(outs[0], out=outs[1])
+        handle.wait()
+        graph = device.end_capture(stream)
+        for value in (3.0, 5.0):
+            comm.synchronize()
+            x.numpy()[...] = value
+            device.launch_graph(graph, stream)
+            device.synchronize(stream)
+            assert (outs[1].numpy() == 2 * value).all()
+        with pytest.raises(UsageError, match="captured"):
+            handle.synchronize()
+        comm.allreduce_async(x, out=outs[0]).synchronize()
+        device.free_stream(stream)
+
+    on_ranks(body, size=1)
 
 
 def test_memory_of_the_arena(machine):
