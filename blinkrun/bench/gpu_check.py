@@ -296,6 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.opener, options.peer, (0, 1, 7, 1009, 4097), (1024, 4096, 1 << 20)
         )
     os.environ.setdefault(env.GPUS_PER_RANK, "1/8")  # all ranks share the device
+    # By default a device has 8 queues for all streams of a process. Ranks that are threads wait for
+    # each other, for ever where one's kernel is behind another's in a queue: each needs its own.
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     try:
         device = asdict(setting.open()(0, -1).info)
     except DeviceError as err:

@@ -123,6 +123,10 @@ def _verdict(is_met: bool | None) -> str:
     return "" if is_met is None else "met" if is_met else "missed"
 
 
+def _us(value: float) -> str:
+    return f"{value:.1f}" if value else "-"
+
+
 def _table(rows: Sequence[Mapping[str, float]]) -> list[str]:
     return [
         "Time from one call to the next, in place; beside it a copy on the device of the bytes that"
@@ -133,7 +137,7 @@ def _table(rows: Sequence[Mapping[str, float]]) -> list[str]:
         *(
             f"| {row['size_bytes']} | {row['allreduce_us']:.1f} | {row['enqueue_us']:.1f} |"
             f" {row['copy_us']:.1f} | {row['copy_us'] / row['allreduce_us'] * 100:.0f} % |"
-            f" {row['sum_us']:.1f} |"
+            f" {_us(row['sum_us'])} |"
             for row in rows
         ),
     ]

@@ -13,6 +13,7 @@ from blinkrun.executors import cuda
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_everything_is_right_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # counts from the first call on
     try:
         cuda.open_device(0, 0)
     except DeviceError as err:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ FAKE = ["--opener", "support.fake_check:open_device", "--peer", "support.fake_ch
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A machine of this test's own; the script's settings end with the test."""
-    for name in ("BLINKRUN_GPUS_PER_RANK", "BLINKRUN_CACHE_DIR"):
+    for name in ("BLINKRUN_GPUS_PER_RANK", "BLINKRUN_CACHE_DIR", "CUDA_DEVICE_MAX_CONNECTIONS"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
@@ -54,6 +55,22 @@ def test_ranks_of_one_process_and_times(tmp_path: Path):
     page = (tmp_path / "gpu_check.md").read_text()
     assert "| wrong elements | none | 0 | met |" in page
     assert "Fake device" in page
+
+
+def test_times_without_sums_of_cupy(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """It compiles them with headers of CUDA, which need not be there."""
+    code, parts = check(tmp_path, "--parts", "times-2", "--peer", "support.fake_check:NoSums")
+    assert code == 0
+    assert {row["sum_us"] for row in parts["times-2"].values["rows"]} == {0.0}
+    assert "no sums by cupy: no headers" in capsys.readouterr().err
+    assert "| - |" in (tmp_path / "gpu_check.md").read_text()
+
+
+def test_every_stream_has_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Kernels of ranks that are threads must not come to lie one behind the other."""
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    check(tmp_path, "--parts", "compile")
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
 
 
 @pytest.mark.slow
