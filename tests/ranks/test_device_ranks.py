@@ -53,7 +53,7 @@ def run(case, size, *, silent=(), method="forkserver", **params):
             said[rank] = answer
     finally:
         for process in processes:
-            process.join(10 if len(said) == size - len(silent) else 0.1)
+            process.join(20 if len(said) == size - len(silent) else 0.1)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -155,7 +155,7 @@ def calls_of_a_job(own):
 def one_just_ends(rank, size, secret, how):
     """Leave all as it is; what Python does at its end must not hang, nor end the process badly."""
     machine, device = _machine(rank, size)
-    context = joined(_control(rank, size, secret), star_plan(size), device, timeout_s=2)
+    context = joined(_control(rank, size, secret), star_plan(size), device, timeout_s=4)
     me = context.__enter__()
     LEFT.extend((machine, context, me))
     _sums(me, 1009)

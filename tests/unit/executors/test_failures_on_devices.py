@@ -114,7 +114,7 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(machine):
         return None
 
     begun = time.monotonic()
-    errors = run_devices(star_plan(3), body, machine=machine, timeout_s=1.0, catch=True)
+    errors = run_devices(star_plan(3), body, machine=machine, timeout_s=2.0, catch=True)
     assert time.monotonic() - begun < 10
     assert all(isinstance(err, CollectiveError) for err in errors), errors
     timed_out = [err for err in errors if isinstance(err, CollectiveTimeoutError)]
