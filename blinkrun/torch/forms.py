@@ -32,8 +32,9 @@ def sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
     0
     """
     if param.grad is None:
-        indices = torch.empty(sparse_dim, 0, dtype=torch.int64)
-        values = torch.empty(0, *param.shape[sparse_dim:], dtype=param.dtype)
+        there = param.device
+        indices = torch.empty(sparse_dim, 0, dtype=torch.int64, device=there)
+        values = torch.empty(0, *param.shape[sparse_dim:], dtype=param.dtype, device=there)
         return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
     return param.grad if param.grad.is_sparse else param.grad.to_sparse(sparse_dim)
 

@@ -337,7 +337,8 @@ class Reducer:
             param.grad = value.to_sparse(form - DENSE)
             return
         if param.grad is None or param.grad.layout != torch.strided:
-            param.grad = torch.empty_strided(param.shape, grad_strides(param), dtype=param.dtype)
+            how = {"dtype": param.dtype, "device": param.device}
+            param.grad = torch.empty_strided(param.shape, grad_strides(param), **how)
         param.grad.copy_(value)
 
     def _reduce_sparse(self, indices: Sequence[int]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 from conftest import Job
 from support.harness import RankRunner
+from support.places import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +21,41 @@ def device_job(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path) -> Jo
     modules = ["torch_devices_cases"]
     results = runner("torch_devices_suite:run_all", 2, timeout_s=90, modules=modules, left_out=[])
     return Job(2, results)
+
+
+# New tensors that are to be on the host, wherever the tensors of a call are: counts by module.
+ON_THE_HOST = {
+    "adasum_optimizer.py": 1,
+    "autograd.py": 2,
+    "check.py": 3,
+    "codec.py": 1,
+    "ops_call.py": 1,
+    "ops_scatter.py": 1,
+    "reducer.py": 3,
+    "settings.py": 1,
+}
+MAKERS = {"empty", "zeros", "ones", "full", "tensor", "arange", "empty_strided", "rand", "eye"}
+
+
+def test_new_tensors_say_where_they_are():
+    """A disguise does not show it: a tensor that is made on the CPU beside one on a device."""
+    found = {}
+    for path in (ROOT / "blinkrun" / "torch").glob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if is_maker(node)]
+        vague = [
+            call for call in calls if all(k.arg not in ("device", None) for k in call.keywords)
+        ]
+        if vague:
+            found[path.name] = len(vague)
+    assert found == ON_THE_HOST
+
+
+def is_maker(node):
+    """Whether `node` is a call such as ``torch.empty(...)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    owner = node.func.value
+    return node.func.attr in MAKERS and isinstance(owner, ast.Name) and owner.id == "torch"
 
 
 def test_training_has_the_losses_of_the_cpu(device_job):
