@@ -52,8 +52,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# What starts no ranks, or only compiles: no job is disturbed by two of them at a time.
-_BESIDE = ("tests/native/", "tests/install/", "tests/unit/")
+# What starts no ranks. Jobs of ranks come one at a time; all of this goes beside them.
+_BESIDE = (
+    "tests/cli/test_paper",
+    "tests/cli/test_plan",
+    "tests/cli/test_simulate",
+    "tests/cli/test_topo",
+    "tests/install/",
+    "tests/native/",
+    "tests/unit/",
+)
 
 
 class _JobsApart(LoadScopeScheduling):
