@@ -22,21 +22,18 @@ import random
 import struct
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from support import fake_kernel, fake_memory, fake_streams
-from support.fake_arrays import FakeArray
 from support.fake_chips import CHIPS, EVENTS, Chip, Fault, event_numbers, size_at
 from support.fake_memory import REGIONS
+from support.fake_tools import CAPTURING, Tools, named
 
 from blinkrun.errors import DeviceError
 from blinkrun.executors.device_api import DeviceInfo
 
 _HANDLE = struct.Struct("<qqqq32x")  # process, descriptor, bytes, device: 64 bytes, as CUDA's
-_CAPTURING = "operation not permitted when stream is capturing"
 
 
 class FakeMachine:
@@ -145,31 +142,7 @@ class FakeMachine:
             self._before = None
 
 
-def _named(call: str, *, captured: bool = True) -> Callable[[Any], Any]:
-    """Say what `call` of CUDA a method is, and whether it may be while a graph is captured."""
-
-    def wrap(method: Any) -> Any:
-        @functools.wraps(method)
-        def checked(self: FakeDevice, *args: Any, **kwargs: Any) -> Any:
-            machine, chip = self.machine, self.chip
-            for fault in machine.faults:
-                if fault.hits(call, self.rank, chip.index):
-                    raise self.error(call, fault.reason)
-            if chip.sticky:
-                raise self.error(call, chip.sticky)
-            if not captured and machine.capturing():
-                raise self.error(call, _CAPTURING)
-            try:
-                return method(self, *args, **kwargs)
-            except fake_streams.StreamError as err:
-                raise self.error(call, str(err)) from None
-
-        return checked
-
-    return wrap
-
-
-class FakeDevice:
+class FakeDevice(Tools):
     """A `DeviceApi`; every rank has its own, those of one device share streams and memory."""
 
     def __init__(self, machine: FakeMachine, chip: Chip, rank: int) -> None:
@@ -189,15 +162,6 @@ class FakeDevice:
         )
         self.info = dataclasses.replace(info, **machine.infos.get(number, {}))
 
-    def error(self, call: str, reason: str) -> DeviceError:
-        return DeviceError(call, self.chip.index, reason, rank=self.rank)
-
-    def _stream(self, number: int, call: str) -> fake_streams.Stream:
-        stream = self.chip.stream(number)
-        if stream is None:
-            raise self.error(call, "invalid resource handle")
-        return stream
-
     def _event(self, number: int, call: str) -> fake_streams.Event:
         if number not in self.chip.events:
             raise self.error(call, "invalid resource handle")
@@ -205,11 +169,11 @@ class FakeDevice:
 
     # Memory.
 
-    @_named("cudaMemGetInfo", captured=False)
+    @named("cudaMemGetInfo", captured=False)
     def free_bytes(self) -> int:
         return self.machine.total_bytes - self.chip.taken_bytes()
 
-    @_named("cudaMalloc", captured=False)
+    @named("cudaMalloc", captured=False)
     def malloc(self, num_bytes: int) -> int:
         if num_bytes > self.free_bytes():
             raise self.error("cudaMalloc", "out of memory")
@@ -217,7 +181,7 @@ class FakeDevice:
         self.chip.memory.add(pointer)
         return pointer
 
-    @_named("cudaFree", captured=False)
+    @named("cudaFree", captured=False)
     def free(self, pointer: int) -> None:
         if pointer not in self.chip.memory:
             raise self.error("cudaFree", "invalid argument")
@@ -225,13 +189,13 @@ class FakeDevice:
         self.chip.memory.discard(pointer)
         fake_memory.give_back(REGIONS.at(pointer))
 
-    @_named("cudaHostAlloc", captured=False)
+    @named("cudaHostAlloc", captured=False)
     def host_alloc(self, num_bytes: int) -> tuple[int, int]:
         here, there = fake_memory.host_memory(num_bytes)
         self.chip.pinned[here] = there
         return here, there
 
-    @_named("cudaFreeHost", captured=False)
+    @named("cudaFreeHost", captured=False)
     def host_free(self, pointer: int) -> None:
         if pointer not in self.chip.pinned:
             raise self.error("cudaFreeHost", "invalid argument")
@@ -240,7 +204,7 @@ class FakeDevice:
         fake_memory.give_back(region)
         fake_memory.release(pointer, region.stop - region.start)
 
-    @_named("cudaHostRegister", captured=False)
+    @named("cudaHostRegister", captured=False)
     def register_host(self, pointer: int, num_bytes: int) -> int:
         if pointer in self.chip.registered:
             raise self.error("cudaHostRegister", "part or all of the memory is already registered")
@@ -248,7 +212,7 @@ class FakeDevice:
         self.chip.registered[pointer] = there
         return there
 
-    @_named("cudaHostUnregister", captured=False)
+    @named("cudaHostUnregister", captured=False)
     def unregister_host(self, pointer: int) -> None:
         if pointer not in self.chip.registered:
             raise self.error(
@@ -261,7 +225,7 @@ class FakeDevice:
         else:
             fake_memory.give_back(region)
 
-    @_named("cudaIpcGetMemHandle")
+    @named("cudaIpcGetMemHandle")
     def export(self, pointer: int) -> bytes:
         if not self.machine.ipc:
             raise self.error("cudaIpcGetMemHandle", "operation not supported")
@@ -271,7 +235,7 @@ class FakeDevice:
         size = region.stop - region.start
         return _HANDLE.pack(os.getpid(), region.fd, size, self.chip.number)
 
-    @_named("cudaIpcOpenMemHandle")
+    @named("cudaIpcOpenMemHandle")
     def open(self, handle: bytes) -> int:
         pid, fd, size, number = _HANDLE.unpack(handle)
         if not self.machine.ipc:
@@ -298,7 +262,7 @@ class FakeDevice:
         REGIONS.add(region)
         return address
 
-    @_named("cudaIpcCloseMemHandle")
+    @named("cudaIpcCloseMemHandle")
     def close(self, pointer: int) -> None:
         handles = [key for key, (address, _) in self.chip.opened.items() if address == pointer]
         if not handles:
@@ -319,12 +283,12 @@ class FakeDevice:
     def _number_at(self, pci_bus_id: str) -> int:
         return int(pci_bus_id.split(":")[1], 16) - 1
 
-    @_named("cudaDeviceCanAccessPeer")
+    @named("cudaDeviceCanAccessPeer")
     def can_reach(self, pci_bus_id: str) -> bool | None:
         number = self._number_at(pci_bus_id)
         return not self._apart(number) if number in self.machine.visible else None
 
-    @_named("cudaDeviceEnablePeerAccess")
+    @named("cudaDeviceEnablePeerAccess")
     def enable_peer(self, pci_bus_id: str) -> None:
         number = self._number_at(pci_bus_id)
         if number not in self.machine.visible:
@@ -338,13 +302,13 @@ class FakeDevice:
 
     # What streams do.
 
-    @_named("cudaMemsetAsync")
+    @named("cudaMemsetAsync")
     def memset(self, pointer: int, value: int, num_bytes: int, stream: int) -> None:
         self._need(pointer, num_bytes, "cudaMemsetAsync")
         work = functools.partial(ctypes.memset, pointer, value, num_bytes)
         self._stream(stream, "cudaMemsetAsync").do(work)
 
-    @_named("cudaMemcpyAsync")
+    @named("cudaMemcpyAsync")
     def copy(self, dst: int, src: int, num_bytes: int, stream: int) -> None:
         queue = self._stream(stream, "cudaMemcpyAsync")
         for pointer in (dst, src):
@@ -380,52 +344,52 @@ class FakeDevice:
             return False
         return not region.chip or region.chip in self.peers
 
-    @_named("cudaStreamCreateWithPriority", captured=False)
+    @named("cudaStreamCreateWithPriority", captured=False)
     def new_stream(self, *, high_priority: bool = False) -> int:
         stream = fake_streams.Stream(self.chip.failed)
         self.chip.streams[stream.number] = stream
         return stream.number
 
-    @_named("cudaStreamDestroy", captured=False)
+    @named("cudaStreamDestroy", captured=False)
     def free_stream(self, stream: int) -> None:
         self._stream(stream, "cudaStreamDestroy").end()
         del self.chip.streams[stream]
 
-    @_named("cudaStreamSynchronize")
+    @named("cudaStreamSynchronize")
     def synchronize(self, stream: int) -> None:
         queue = self._stream(stream, "cudaStreamSynchronize")
         if self.machine.capturing():
             if queue.capture is not None:
-                queue.capture.broken = _CAPTURING
-            raise self.error("cudaStreamSynchronize", _CAPTURING)
+                queue.capture.broken = CAPTURING
+            raise self.error("cudaStreamSynchronize", CAPTURING)
         queue.mark().wait()
         if self.chip.sticky:
             raise self.error("cudaStreamSynchronize", self.chip.sticky)
 
-    @_named("cudaStreamIsCapturing")
+    @named("cudaStreamIsCapturing")
     def is_capturing(self, stream: int) -> bool:
         return self._stream(stream, "cudaStreamIsCapturing").capture is not None
 
-    @_named("cudaEventCreateWithFlags")
+    @named("cudaEventCreateWithFlags")
     def new_event(self) -> int:
         number = next(event_numbers)
         EVENTS[number] = fake_streams.Event()
         self.chip.events.add(number)
         return number
 
-    @_named("cudaEventDestroy")
+    @named("cudaEventDestroy")
     def free_event(self, event: int) -> None:
         self._event(event, "cudaEventDestroy")
         self.chip.events.discard(event)
         del EVENTS[event]
 
-    @_named("cudaEventRecord")
+    @named("cudaEventRecord")
     def record(self, event: int, stream: int) -> None:
         fake_streams.record(
             self._event(event, "cudaEventRecord"), self._stream(stream, "cudaEventRecord")
         )
 
-    @_named("cudaEventQuery", captured=False)
+    @named("cudaEventQuery", captured=False)
     def is_through(self, event: int) -> bool:
         mark = self._event(event, "cudaEventQuery").mark
         if isinstance(mark, fake_streams.Captured):
@@ -435,7 +399,7 @@ class FakeDevice:
             )
         return mark is None or mark.passed
 
-    @_named("cudaStreamWaitEvent")
+    @named("cudaStreamWaitEvent")
     def wait(self, stream: int, event: int) -> None:
         queue = self._stream(stream, "cudaStreamWaitEvent")
         if event not in EVENTS:  # that of another device will do
@@ -448,11 +412,11 @@ class FakeDevice:
         """Build the kernel: one for all types."""
         fake_kernel.load()
 
-    @_named("cudaOccupancyMaxActiveBlocksPerMultiprocessor")
+    @named("cudaOccupancyMaxActiveBlocksPerMultiprocessor")
     def most_blocks(self) -> int:
         return self.machine.most_blocks
 
-    @_named("cuLaunchKernel")
+    @named("cuLaunchKernel")
     def launch(self, call: int, dtype: int, blocks: int, stream: int) -> None:
         queue = self._stream(stream, "cuLaunchKernel")
         if not 0 < blocks <= self.machine.most_blocks:
@@ -475,48 +439,6 @@ class FakeDevice:
         if self.machine.delay_s:
             time.sleep(self.machine.delay_s)
         self.chip.run(blocks, lambda: kernel.run(words, blocks, seed))
-
-    # What tests do with a device.
-
-    def array(
-        self, shape: Sequence[int] | int, dtype: Any = np.float32, *, stream: int | None = None
-    ) -> FakeArray:
-        """Return new memory of the device as an array, not set to anything."""
-        dims = (shape,) if isinstance(shape, int) else tuple(shape)
-        kind = np.dtype(dtype)
-        num_bytes = int(np.prod(dims, dtype=np.int64)) * kind.itemsize
-        pointer = self.chip.new_array_memory(max(num_bytes, 1))
-        array = FakeArray(pointer, dims, kind, device=self.chip.index, stream=stream)
-        weakref.finalize(array.memory, self.chip.arrays.__setitem__, pointer, False)
-        return array
-
-    def array_of(self, values: Any, *, stream: int | None = None) -> FakeArray:
-        """Return a copy of `values` in memory of the device."""
-        given = np.asarray(values)
-        array = self.array(given.shape, given.dtype, stream=stream)
-        array.numpy()[...] = given
-        return array
-
-    def hold(self, stream: int = 0) -> fake_streams.Gate:
-        """Hold `stream` here until the gate is opened (a context)."""
-        return fake_streams.Gate(self._stream(stream, "hold"))
-
-    def begin_capture(self, stream: int) -> None:
-        queue = self._stream(stream, "cudaStreamBeginCapture")
-        if queue is self.chip.default or queue.capture is not None:
-            raise self.error("cudaStreamBeginCapture", "operation not permitted")
-        fake_streams.Capture(queue).join(queue, frozenset())
-
-    @_named("cudaStreamEndCapture")
-    def end_capture(self, stream: int) -> fake_streams.Graph:
-        capture = self._stream(stream, "cudaStreamEndCapture").capture
-        if capture is None or capture.origin.number != stream:
-            raise self.error("cudaStreamEndCapture", "operation not permitted")
-        return fake_streams.Graph(capture)
-
-    @_named("cudaGraphLaunch")
-    def launch_graph(self, graph: fake_streams.Graph, stream: int) -> None:
-        graph.launch(self._stream(stream, "cudaGraphLaunch"))
 
 
 def device_at(pointer: int) -> int | None:

@@ -1,6 +1,7 @@
 """The fake device keeps CUDA's contract where the executor relies on it."""
 
 import ctypes
+import inspect
 import multiprocessing
 import signal
 import threading
@@ -11,6 +12,7 @@ from support.fake_cuda import FakeMachine, device_at, fake_threads
 from support.fake_streams import until
 
 from blinkrun.errors import DeviceError
+from blinkrun.executors.device_api import DeviceApi
 
 
 @pytest.fixture
@@ -24,6 +26,14 @@ def machine():
 @pytest.fixture
 def device(machine):
     return machine.devices[0]
+
+
+def test_it_offers_what_executors_ask_of_a_device(device):
+    for name, asked in inspect.getmembers(DeviceApi, inspect.isfunction):
+        if not name.startswith("_"):
+            offered = inspect.signature(getattr(type(device), name))
+            assert offered.parameters.keys() == inspect.signature(asked).parameters.keys(), name
+    assert device.info.index == 0
 
 
 def test_work_of_a_stream_is_done_in_its_order_and_later(device):
