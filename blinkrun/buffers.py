@@ -94,12 +94,10 @@ def device_of(item: Any) -> int | None:
         return item.device.index if item.is_cuda else None
     if isinstance(item, np.ndarray):
         return None
+    if is_cupy(item):
+        return int(item.device.id)
     interface = getattr(item, "__cuda_array_interface__", None)
-    if interface is None:
-        return dlpack.device_of(item)
-    device = getattr(item, "device", None)
-    device = getattr(device, "id", device)  # cupy has an object, our own memory a number
-    return device if isinstance(device, int) else device_at(interface["data"][0]) or 0
+    return dlpack.device_of(item) if interface is None else _device_in(item, interface)
 
 
 def device_at(pointer: int) -> int | None:
@@ -123,8 +121,7 @@ def stream_of(item: Any) -> int:
         return int(sys.modules["torch"].cuda.current_stream(item.device).cuda_stream)
     if is_cupy(item):
         return int(sys.modules["cupy"].cuda.get_current_stream(item.device.id).ptr)
-    stream = getattr(item, "__cuda_array_interface__", {}).get("stream")
-    return 0 if stream in (None, 1) else int(stream)  # 1: the legacy default stream, called 0 too
+    return _stream_in(getattr(item, "__cuda_array_interface__", {}))
 
 
 def is_in_no_stream(item: Any) -> bool:
@@ -175,10 +172,23 @@ def is_packed(item: Any) -> bool:
     if is_torch(item):
         return bool(item.is_contiguous())
     interface = getattr(item, "__cuda_array_interface__", None)
-    if interface is None:
-        return True  # DLPack says when it is exported
+    return interface is None or _is_packed(interface)  # DLPack says when it is exported
+
+
+def _device_in(item: Any, interface: dict[str, Any]) -> int:
+    device = getattr(item, "device", None)
+    return device if isinstance(device, int) else device_at(interface["data"][0]) or 0
+
+
+def _stream_in(interface: dict[str, Any]) -> int:
+    stream = interface.get("stream")
+    return 0 if stream in (None, 1) else int(stream)  # 1: the legacy default stream, called 0 too
+
+
+def _is_packed(interface: dict[str, Any]) -> bool:
+    strides = interface.get("strides")
     itemsize = int(interface["typestr"][2:])
-    return dlpack.is_packed(tuple(interface["shape"]), interface.get("strides"), itemsize)
+    return strides is None or dlpack.is_packed(tuple(interface["shape"]), strides, itemsize)
 
 
 # ---- views ---------------------------------------------------------------------------------------
@@ -216,9 +226,9 @@ def view(item: Any, what: str, *, packed: bool = True) -> View:
     if is_torch(item):
         return _torch_view(item, what, packed=packed)
     if not isinstance(item, np.ndarray):
-        device = device_of(item)
-        if device is not None:
-            return _device_view(item, what, device, packed=packed)
+        found = _device_view(item, what, packed=packed)
+        if found is not None:
+            return found
     return _numpy_view(_as_numpy(item, what), what)
 
 
@@ -236,9 +246,9 @@ def raw_view(item: Any, what: str) -> View:
         shape = tuple(item.shape)
         return View(item.data_ptr(), num_bytes, shape, DType.UINT8, True, item, device, stream)
     if not isinstance(item, np.ndarray):
-        device = device_of(item)
-        if device is not None:
-            return _device_view(item, what, device, as_bytes=True)
+        found = _device_view(item, what, as_bytes=True)
+        if found is not None:
+            return found
     array = _as_numpy(item, what)
     if array.dtype.hasobject:
         raise InvalidBufferError(f"{what} holds Python objects, not bytes; pickle them")
@@ -279,15 +289,16 @@ def _check_torch(tensor: Any, what: str, *, packed: bool = True) -> tuple[int | 
 
 
 def _device_view(
-    item: Any, what: str, device: int, *, packed: bool = True, as_bytes: bool = False
-) -> View:
-    """Return the memory of an array on a device that is no torch tensor."""
+    item: Any, what: str, *, packed: bool = True, as_bytes: bool = False
+) -> View | None:
+    """Return the memory of an array that is no torch tensor; None if it is on no device."""
     interface = getattr(item, "__cuda_array_interface__", None)
     if interface is None:
-        return _dlpack_view(item, what, device, as_bytes=as_bytes)
+        device = dlpack.device_of(item)
+        return None if device is None else _dlpack_view(item, what, device, as_bytes=as_bytes)
     if interface.get("mask") is not None:
         raise InvalidBufferError(f"{what} has a mask; pass its data")
-    if packed and not is_packed(item):
+    if packed and not _is_packed(interface):
         raise InvalidBufferError(
             f"{what} is not contiguous; pass a contiguous copy, such as cupy.ascontiguousarray()"
         )
@@ -296,7 +307,11 @@ def _device_view(
     count = math.prod(shape) * (int(interface["typestr"][2:]) if as_bytes else 1)
     pointer, is_read_only = interface["data"]
     _check_aligned(pointer, dtype, what)
-    return View(pointer, count, shape, dtype, not is_read_only, item, device, stream_of(item))
+    if is_cupy(item):
+        device, stream = int(item.device.id), stream_of(item)
+    else:
+        device, stream = _device_in(item, interface), _stream_in(interface)
+    return View(pointer, count, shape, dtype, not is_read_only, item, device, stream)
 
 
 def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DType:

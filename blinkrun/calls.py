@@ -38,7 +38,7 @@ def make_request(
     name = collective.label
     check_root(root, size)
     given = _given(array, out, name)
-    taken = None if out is None else view(out, f"{name}: out")
+    taken = given if out is array else None if out is None else view(out, f"{name}: out")
     op = _check_op(name, op, given.dtype, scales)
     count = _check_counts(collective, given, taken, size)
     stream = None if given.device is None else given.stream
@@ -94,11 +94,12 @@ def _check_counts(collective: Collective, given: View, taken: View | None, size:
 
 
 def _check_op(name: str, op: Op, dtype: DType, scales: tuple[float, float]) -> Op:
-    try:
-        op = Op(op)
-    except ValueError:
-        known = ", ".join(f"blinkrun.{each.name.capitalize()}" for each in Op)
-        raise UsageError(f"{name}: {op!r} is no operation; use one of {known}") from None
+    if not isinstance(op, Op):
+        try:
+            op = Op(op)
+        except ValueError:
+            known = ", ".join(f"blinkrun.{each.name.capitalize()}" for each in Op)
+            raise UsageError(f"{name}: {op!r} is no operation; use one of {known}") from None
     if dtype is DType.BOOL and (op is Op.AVERAGE or scales != (1.0, 1.0)):
         raise InvalidBufferError(f"{name}: bool has no averages or scales; convert it to a number")
     return op
@@ -111,14 +112,14 @@ def _check_output(name: str, given: View, taken: View) -> None:
         raise InvalidBufferError(
             f"{name}: array is {given.dtype.label}, out is {taken.dtype.label}; they must agree"
         )
-    small, large = sorted((given, taken), key=lambda each: each.nbytes)
-    apart = small.pointer >= large.pointer + large.nbytes or (
-        large.pointer >= small.pointer + small.nbytes
-    )
-    if apart or small.nbytes == 0:
+    given_bytes, taken_bytes = given.nbytes, taken.nbytes
+    offset = given.pointer - taken.pointer
+    if offset >= taken_bytes or -offset >= given_bytes or not (given_bytes and taken_bytes):
         return
-    offset = small.pointer - large.pointer
-    if offset < 0 or offset % small.nbytes or offset + small.nbytes > large.nbytes:
+    small, large = given_bytes, taken_bytes
+    if small > large:
+        small, large, offset = large, small, -offset
+    if offset < 0 or offset % small or offset + small > large:
         raise InvalidBufferError(f"{name}: array and out overlap without being the same memory")
 
 
