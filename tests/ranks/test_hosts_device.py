@@ -1,5 +1,7 @@
 """Calls on (fake) devices of ranks that believe they are on several hosts."""
 
+import time
+
 import pytest
 from support import fake_kernel
 
@@ -57,6 +59,14 @@ def test_a_rank_that_ends_ends_the_calls_on_every_host(run_hosts, how):
         assert kind == kinds[how], text
         assert "rank 3" in text
         assert seconds < 10
+
+
+def test_the_job_ends_when_a_rank_is_killed(run_hosts):
+    """Kernels that wait for it, and threads that carry messages, hold up nobody's end."""
+    started = time.monotonic()
+    with pytest.raises(pytest.fail.Exception, match=r"ended with exit code [1-9]"):
+        run_hosts("a_rank_that_ends", LAYOUTS["1+1"], how="is killed", ends=1, timeout_s=50.0)
+    assert time.monotonic() - started < 30
 
 
 def test_a_capture_is_refused_and_nothing_is_lost(run_hosts):

@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import os
+import signal
 import time
 
 import numpy as np
@@ -130,6 +132,8 @@ def a_rank_that_ends(how, ends):
     world.synchronize()
     group = world.executor.group
     if world.rank == ends:
+        if how == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         if how == "is late":
             while not group.aborted():
                 group.gone_everywhere()  # takes what other hosts tell
