@@ -73,3 +73,7 @@ def test_a_capture_is_refused_and_nothing_is_lost(run_hosts):
     for said, total in run_hosts("capture_is_refused", LAYOUTS["1+1"]):
         assert "captured in a CUDA graph" in said
         assert total == 4.0
+
+
+def test_between_calls_nobody_looks(run_hosts):
+    assert max(run_hosts("cores_while_idle", LAYOUTS["1+1"], seconds=2)) < 0.02

@@ -168,3 +168,14 @@ def capture_is_refused():
         world.synchronize()
         device.free_stream(stream)
         return [said, float(x.numpy()[0])]
+
+
+def cores_while_idle(seconds):
+    """What part of a core a rank takes between calls."""
+    with on_device() as (world, device):
+        x = device.array_of(np.ones(1000, np.float32))
+        world.allreduce(x, out=x)
+        world.synchronize()
+        before = time.process_time()
+        time.sleep(seconds)
+        return (time.process_time() - before) / seconds
