@@ -32,21 +32,25 @@ def test_both_peers_are_measured_in_the_same_run(run_ranks, tmp_path):
 
 
 @pytest.mark.parametrize("buffers", ["arena", "user"])
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_collective_is_measured_and_right(run_ranks, collective, buffers):
-    argv = ["--collective", collective, "--buffers", buffers, "--sizes", "12,3000,300000", *QUICK]
-    results = run_ranks("bench_cases:whole_command", size=3, argv=[*argv, "--root", "2"])
-    assert [result["code"] for result in results] == [0, 0, 0]
-    rows = rows_of(results[0]["said"])
-    assert [(row[0], row[8]) for row in rows] == [("12", "0"), ("3000", "0"), ("300000", "0")]
+def test_every_collective_is_measured_and_right(run_ranks, buffers):
+    common = ["--buffers", buffers, "--sizes", "12,3000,300000", *QUICK, "--root", "2"]
+    argvs = [["--collective", collective, *common] for collective in COLLECTIVES]
+    results = run_ranks("bench_cases:whole_commands", size=3, argvs=argvs)
+    for collective, *said in zip(COLLECTIVES, *results, strict=True):
+        assert [each["code"] for each in said] == [0, 0, 0], collective
+        rows = [(row[0], row[8]) for row in rows_of(said[0]["said"])]
+        assert rows == [("12", "0"), ("3000", "0"), ("300000", "0")], collective
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "bfloat16", "float64"])
-def test_every_type_is_measured_and_right(run_ranks, dtype):
-    argv = ["--dtype", dtype, "--op", "max", "--sizes", "8,64K", "--against", "mpi", *QUICK]
-    first, _ = run_ranks("bench_cases:whole_command", size=2, argv=argv)
-    assert first["code"] == 0
-    assert [(row[2], row[3], row[8]) for row in rows_of(first["said"])] == [(dtype, "max", "0")] * 2
+def test_every_type_is_measured_and_right(run_ranks):
+    dtypes = ["bool", "uint8", "int64", "float16", "bfloat16", "float64"]
+    common = ["--op", "max", "--sizes", "8,64K", "--against", "mpi", *QUICK]
+    argvs = [["--dtype", dtype, *common] for dtype in dtypes]
+    first, _ = run_ranks("bench_cases:whole_commands", size=2, argvs=argvs)
+    for dtype, said in zip(dtypes, first, strict=True):
+        assert said["code"] == 0
+        rows = [(row[2], row[3], row[8]) for row in rows_of(said["said"])]
+        assert rows == [(dtype, "max", "0")] * 2
 
 
 def test_a_single_rank_measures_itself(run_ranks):

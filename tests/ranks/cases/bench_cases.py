@@ -75,3 +75,8 @@ def whole_command(argv: list[str], results: str | None = None) -> dict[str, Any]
         "talked": talked.getvalue().splitlines(),
         "json": json.loads(Path(results).read_text()) if results and is_first else None,
     }
+
+
+def whole_commands(argvs: list[list[str]]) -> list[dict[str, Any]]:
+    """The same of several commands, one after the other: a launch takes longer than they do."""
+    return [whole_command(argv) for argv in argvs]
