@@ -99,42 +99,63 @@ class Devices {
     return call;
   }
 
-  // Run calls, one of each rank; `blocks` of each (0: the rank does not come). In turns of this thread, in an
-  // order that follows from the seed; `look` is called between them.
+  // Run calls, one of each rank, with `blocks` of each (0: the rank does not come), in turns of this
+  // thread, in an order that follows from the seed; `look` is called between them.
   void run_turns(const std::vector<DeviceCall>& calls, const std::vector<uint32_t>& blocks, uint64_t seed,
                  const std::function<void()>& look = [] {}) {
+    std::vector<std::deque<DeviceCall>> queues;
+    for (const DeviceCall& call : calls) queues.push_back({call});
+    run_queues(queues, blocks, seed, look);
+  }
+
+  // The same with several calls of each rank, one after the other, as in a stream.
+  void run_queues(std::vector<std::deque<DeviceCall>> queues, const std::vector<uint32_t>& blocks,
+                  uint64_t seed, const std::function<void()>& look = [] {}) {
     struct Running {
-      const DeviceCall* call;
+      uint32_t rank;
       std::unique_ptr<Block> block;
     };
     std::mt19937_64 random(seed);
-    begin(calls, blocks);
     std::vector<Running> running;
-    for (uint32_t i = 0; i < calls.size(); ++i)
+    std::vector<uint32_t> left(size());
+    auto start = [&](uint32_t i) {
+      if (queues[i].empty() || !blocks[i]) return;
+      begin(i, queues[i].front());
+      left[i] = blocks[i];
       for (uint32_t b = 0; b < blocks[i]; ++b) {
-        running.push_back({&calls[i], std::make_unique<Block>()});
-        running.back().block->begin(calls[i], HostMachine(b, blocks[i]));
+        running.push_back({i, std::make_unique<Block>()});
+        running.back().block->begin(queues[i].front(), HostMachine(b, blocks[i]));
       }
+    };
+    reset();
+    for (uint32_t i = 0; i < size(); ++i) start(i);
     while (!running.empty()) {
-      Running& one = running[random() % running.size()];
+      const size_t at = random() % running.size();
+      const uint32_t rank = running[at].rank;
       DeviceTurn turn = DeviceTurn::kBusy;
       for (uint64_t turns = 1 + random() % 16; turns && turn < DeviceTurn::kThrough; --turns) {
-        turn = one.block->turn();
-        if (turn == DeviceTurn::kMove) host_move(*one.block, *one.call);
+        turn = running[at].block->turn();
+        if (turn == DeviceTurn::kMove) host_move(*running[at].block, queues[rank].front());
         if (turn == DeviceTurn::kIdle) break;
       }
       if (turn == DeviceTurn::kThrough) {
-        std::swap(one, running.back());
+        std::swap(running[at], running.back());
         running.pop_back();
+        if (!--left[rank]) {
+          queues[rank].pop_front();
+          start(rank);
+        }
       }
-      for (uint32_t i = 0; !streams_.empty() && i < size(); ++i) pump(i);
+      if (random() % 8 == 0) pump(uint32_t(random() % size()));
       look();
     }
   }
 
   // The same with a thread for each block, and one for messages.
   void run_threads(const std::vector<DeviceCall>& calls, const std::vector<uint32_t>& blocks, uint64_t seed) {
-    begin(calls, blocks);
+    reset();
+    for (uint32_t i = 0; i < calls.size(); ++i)
+      if (blocks[i]) begin(i, calls[i]);
     std::vector<std::thread> threads;
     std::atomic<uint32_t> left{0};
     for (uint32_t count : blocks) left += count;
@@ -151,7 +172,7 @@ class Devices {
           }
           --left;
         });
-    while (!streams_.empty() && left) {
+    while (left && group_is_spread()) {
       for (uint32_t i = 0; i < size(); ++i) pump(i);
       std::this_thread::yield();
     }
@@ -194,27 +215,25 @@ class Devices {
     control(i).seq = kFirstCall;
   }
 
-  void begin(const std::vector<DeviceCall>& calls, const std::vector<uint32_t>& blocks) {
+  bool group_is_spread() const { return ranks_[0].group.all > ranks_[0].group.size; }
+
+  void reset() {
     streams_.assign(size(), {});
     running_.assign(size(), 0);
-    bool any = false;
-    for (uint32_t i = 0; i < calls.size(); ++i) {
-      const uint64_t seq = running_[i] = control(i).seq + 1;
-      ranks_[i].host->verdicts[seq % kDeviceVerdicts] = seq << 1 | hosts_differ;
-      const FlatProgram* program = calls[i].programs[size_t(DeviceVariant::kStaged)];
-      if (!program || !blocks[i]) continue;
-      for (uint32_t s = 0; s < program->num_streams * program->pieces; ++s) {
-        const FlatStream& stream = flat_streams(program)[s / program->pieces];
-        const uint32_t piece = s % program->pieces;
-        any = true;
-        if (stream.sends)
-          streams_[i].push_back({true, {i, stream.rank, stream.number, piece}});
-        else
-          streams_[i].push_back({false, {stream.rank, i, stream.number, piece}});
-      }
-    }
-    if (!any) streams_.clear();
     wires_.clear();
+  }
+
+  void begin(uint32_t i, const DeviceCall& call) {
+    const uint64_t seq = running_[i] = control(i).seq + 1;
+    ranks_[i].host->verdicts[seq % kDeviceVerdicts] = seq << 1 | hosts_differ;
+    streams_[i].clear();
+    const FlatProgram* program = call.programs[size_t(DeviceVariant::kStaged)];
+    if (!program) return;
+    for (uint32_t s = 0; s < program->num_streams * program->pieces; ++s) {
+      const FlatStream& stream = flat_streams(program)[s / program->pieces];
+      const uint32_t from = stream.sends ? i : stream.rank, to = stream.sends ? stream.rank : i;
+      streams_[i].push_back({stream.sends != 0, {from, to, stream.number, s % program->pieces}});
+    }
   }
 
   // What the proxy of a rank does: move chunks that may go.

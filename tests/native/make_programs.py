@@ -82,7 +82,7 @@ def show_devices(shape, program):
     show_device(f"devicecut-{shape.__name__}", program, cut)
 
 
-def over(hosts, shape):
+def over(hosts, shape, slot_depth=4):
     """Yield programs for ranks on `hosts`: trees cross from one to another wherever they do."""
     planned = plan(shape, len(hosts))
     trees = {
@@ -92,11 +92,12 @@ def over(hosts, shape):
     }
     yield lower_eager_hosts(hosts)
     for addressing in Addressing:
-        yield lower_alltoall_hosts(hosts, addressing=addressing)
+        yield lower_alltoall_hosts(hosts, addressing=addressing, slot_depth=slot_depth)
         for collective, packing in trees.items():
-            yield lower_hosts(packing, collective, hosts, addressing=addressing)
+            how = {"addressing": addressing, "slot_depth": slot_depth}
+            yield lower_hosts(packing, collective, hosts, **how)
         for root in range(len(hosts)):
-            how = {"root": root, "addressing": addressing}
+            how = {"root": root, "addressing": addressing, "slot_depth": slot_depth}
             yield lower_hosts(planned.broadcast[root], Collective.BROADCAST, hosts, **how)
             yield lower_hosts(planned.reduce[root], Collective.REDUCE, hosts, **how)
 
@@ -126,8 +127,10 @@ def main():
             for program in over(hosts, shape):
                 digits = "".join(map(str, hosts))
                 show(f"hosts-{shape.__name__}-{digits}", program)
+            # Slots of more chunks than the rings of messages hold, and of fewer.
+            for program in over(hosts, shape, slot_depth=6 if shape is star else 3):
+                reach = [[True] * len(hosts)] * len(hosts)
                 if not program.eager:
-                    reach = [[True] * len(hosts)] * len(hosts)
                     show_device(f"devicehosts-{shape.__name__}-{digits}", program, reach)
 
 

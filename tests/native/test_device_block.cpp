@@ -259,6 +259,35 @@ void test_staged_instead(const char* path) {
       CHECK(reinterpret_cast<int32_t*>(devices.rank(i).heap())[k] == sum_of(3, k));
 }
 
+// Ranks that are a call ahead of others find all as it was: eager areas, posts, slots and flags.
+void test_ahead(const char* path, const std::string& name) {
+  Devices devices = some_devices(path, name);
+  const uint32_t n = devices.size();
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<uint64_t> counts{5, 40, 1, 900, 13, 2001, 3, 9};
+    std::vector<std::deque<DeviceCall>> queues(n);
+    std::vector<Vectors> x(n);
+    for (uint32_t i = 0; i < n; ++i)
+      for (uint64_t c = 0; c < counts.size(); ++c) {
+        x[i].emplace_back(counts[c]);
+        for (uint64_t k = 0; k < counts[c]; ++k) x[i][c][k] = value(i, k + 77 * c);
+      }
+    for (uint32_t i = 0; i < n; ++i)
+      for (uint64_t c = 0; c < counts.size(); ++c) {
+        queues[i].push_back(devices.call(i, Collective::kAllreduce, 0, 1 + uint32_t(seed % 3)));
+        DeviceCall& call = queues[i].back();
+        call.count = counts[c];
+        call.input = call.output = x[i][c].data();
+        call.eager_bytes = 4096;
+      }
+    context() = name + " seed " + std::to_string(seed);
+    devices.run_queues(queues, std::vector<uint32_t>(n, 1 + uint32_t(seed % 2)), seed);
+    for (uint32_t i = 0; i < n; ++i)
+      for (uint64_t c = 0; c < counts.size(); ++c)
+        for (uint64_t k = 0; k < counts[c]; ++k) CHECK(x[i][c][k] == sum_of(n, k + 77 * c));
+  }
+}
+
 // After an error that leaves ranks in the middle all later calls end at once, and are counted.
 void check_broken(Devices& devices, uint32_t absent) {
   Vectors x(devices.size(), std::vector<int32_t>(50, 1));
@@ -415,5 +444,7 @@ void test_device_block(const char* path) {
   test_stands_still(path);
   test_no_room(path);
   test_hosts_differ(path);
+  for (const char* name : {"device-star 3", "device-star 5", "devicecut-chain 5", "devicehosts-star-0011 4"})
+    test_ahead(path, name);
   run_suites(path, "device");
 }
