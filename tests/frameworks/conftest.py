@@ -63,19 +63,21 @@ def job(
     )
     if request.param == ON_DEVICES:
         case, how = "torch_devices_suite:run_all", {"left_out": NOT_ON_DEVICES}
-        return Job(2, runner(case, 2, timeout_s=110, **how))
+        return Job(2, runner(case, 2, timeout_s=JOB_TIMEOUT_S, **how))
     return Job(request.param, runner("torch_suite:run_all", request.param, timeout_s=110))
 
 
 MakeJob = Callable[..., Job]
-JOBS = {"tf_job", "keras_job", "legacy_job"}
+JOBS = {"tf_job", "keras_job", "legacy_job", "device_job"}
 JOB_TIMEOUT_S = 280  # for all cases of a kind; a minute on a quiet machine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give time to the tests of a job: the first of them runs all of its cases."""
     for item in items:
-        if JOBS.intersection(getattr(item, "fixturenames", ())):
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        is_long = params.get("job") == ON_DEVICES
+        if is_long or JOBS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(JOB_TIMEOUT_S + 20))
 
 

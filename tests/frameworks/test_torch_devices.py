@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from conftest import Job
+from conftest import JOB_TIMEOUT_S, Job
 from support.harness import RankRunner
 from support.places import ROOT
 
@@ -19,7 +19,8 @@ def device_job(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path) -> Jo
         tmp_path_factory.mktemp("devices"), environ={"BLINKRUN_CACHE_DIR": str(plan_cache)}
     )
     modules = ["torch_devices_cases"]
-    results = runner("torch_devices_suite:run_all", 2, timeout_s=90, modules=modules, left_out=[])
+    how = {"modules": modules, "left_out": []}
+    results = runner("torch_devices_suite:run_all", 2, timeout_s=JOB_TIMEOUT_S, **how)
     return Job(2, results)
 
 
