@@ -272,6 +272,23 @@ def test_arrays_that_do_not_fit_together(machine):
     on_ranks(body)
 
 
+def test_a_stream_of_another_device(machine):
+    """Is refused where it is given; as nothing was enqueued, the next calls of all ranks fit."""
+    streams = [device.new_stream() for device in machine.devices]
+
+    def body(comm):
+        x = mine(machine, comm.rank)
+        comm.allreduce(x)
+        with pytest.raises(DeviceError, match=f"rank {comm.rank}.*invalid resource handle"):
+            comm.allreduce(x.on(streams[1 - comm.rank]), out=x)
+        got = comm.allreduce(x.on(streams[comm.rank]))
+        np.testing.assert_array_equal(shown(comm, got), summed())
+
+    on_ranks(body)
+    for device, stream in zip(machine.devices, streams, strict=True):
+        device.free_stream(stream)
+
+
 def test_a_rank_that_calls_with_memory_of_the_host(machine):
     """The others learn it before anything has moved, and the next call works."""
 

@@ -188,6 +188,25 @@ def test_a_second_device_of_a_rank(machine, comms):
     through(machine)
 
 
+def test_a_stream_of_another_device(machine, comms):
+    given = arrays(machine)
+    other = machine.devices[1].new_stream()
+
+    def call(comm, rank, stream=0):
+        pointer = given[rank].pointer
+        comm.allReduce(pointer, pointer, COUNT, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
+
+    together(comms, call)
+    with pytest.raises(NcclError, match="invalid resource handle") as caught:
+        call(comms[0], 0, other)
+    assert caught.value.status == 1
+    together(comms, call)
+    through(machine)
+    for comm in comms:
+        comm.check_async_error()
+    machine.devices[1].free_stream(other)
+
+
 def test_ranks_that_disagree(machine, comms):
     given = arrays(machine)
 
