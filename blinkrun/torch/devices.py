@@ -79,7 +79,8 @@ def follow(pending: Handle) -> None:
 def make(shape: Sequence[int], dtype: torch.dtype, index: int) -> torch.Tensor:
     """Return a new tensor that the engine's stream uses first."""
     own = torch.cuda.ExternalStream(engine.current().devices.lane(index).stream, device=index)
-    with torch.cuda.stream(own):
+    # The device first: torch.cuda.stream alone would make a context on the one that was current.
+    with torch.cuda.device(index), torch.cuda.stream(own):
         return torch.empty(shape, dtype=dtype, device=torch.device("cuda", index))
 
 

@@ -8,7 +8,8 @@ current then go on after it; the host waits for neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +30,7 @@ class Side:
     def run(self, body: Callable[[], Any], tensors: Iterable[torch.Tensor]) -> Any:
         """Carry out `body` in this stream, after what is in the current one; return its end."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+        with inside(self._stream):
             body()
         for tensor in tensors:
             tensor.record_stream(self._stream)
@@ -39,10 +40,14 @@ class Side:
         """Let the current stream go on only after what `run` has returned."""
         torch.cuda.current_stream(self._device).wait_event(end)
 
-    def future(self, results: list[torch.Tensor]) -> Any:
-        """Return a future of what this stream computes, complete for whoever waits in a stream."""
+    def future(self, results: list[torch.Tensor], end: Any) -> Any:
+        """Return a future of what a call gives, complete for whoever waits in a stream.
+
+        `end` is what `run` has returned; None for a call in the stream that is current now.
+        """
         future: Any = torch.futures.Future(devices=[self._device])
-        with torch.cuda.stream(self._stream):
+        current = torch.cuda.current_stream(self._device)
+        with inside(current if end is None else self._stream):
             future.set_result(results)
         return future
 
@@ -104,7 +109,7 @@ class DeviceWork(Work):
 
     def get_future(self) -> Any:
         """Return a future of the tensors, complete for whoever waits in a stream."""
-        return self._side.future(self._results)
+        return self._side.future(self._results, self._end)
 
 
 class Together(Work):
@@ -158,12 +163,23 @@ def place_of(tensors: Sequence[torch.Tensor], what: str) -> int | None:
     return place
 
 
+@contextlib.contextmanager
+def inside(stream: Any) -> Iterator[None]:
+    """Make `stream` and its device current.
+
+    The device comes first: to put back a stream of the device that was current before, as
+    ``torch.cuda.stream`` does, would make a context there if there is none, of every rank on GPU 0.
+    """
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
+
+
 def in_current(body: Callable[[], Any], index: int) -> Callable[[], Any]:
     """Return what carries out `body` in the stream that is current now, from whichever thread."""
     stream = torch.cuda.current_stream(torch.device("cuda", index))
 
     def act() -> Any:
-        with torch.cuda.stream(stream):
+        with inside(stream):
             return body()
 
     return act
