@@ -1,8 +1,8 @@
 """What of a program devices can run, where not all of them can address each other's memory.
 
 `reach[a][b]` says whether the device of rank a can address that of rank b, among all ranks of the
-program; what it says of ranks on different hosts is not looked at. An operand that a plan sends through
-the host's memory (`Reduce.via`) is out of reach whatever the devices can.
+program; what it says of ranks on different hosts is not looked at. An operand that a plan sends
+through the host's memory (`Reduce.via`) is out of reach whatever the devices can.
 """
 
 from __future__ import annotations
