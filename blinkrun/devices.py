@@ -107,7 +107,6 @@ class Devices:
         self._host = host
         self._apis: dict[int, DeviceApi] = {}
         self._lock = threading.Lock()
-        self._last_stream = 0
 
     def api(self, index: int) -> DeviceApi:
         """Return device `index`; not collective.
@@ -155,7 +154,6 @@ class Devices:
         executor = self.executor
         if executor is None or executor.api.info.index != request.device:
             executor = self.join(request.device)
-        self._last_stream = request.stream or 0
         executor.run(request)
 
     def submit(self, request: Request) -> DeviceJob:
@@ -165,11 +163,13 @@ class Devices:
         return executor.submit(request)
 
     def synchronize(self) -> None:
-        """Wait for all calls of this rank on its device, and raise what went wrong."""
+        """Wait for all calls of this rank on its device, and raise what went wrong.
+
+        Streams are not asked: those of calls may be destroyed by now.
+        """
         executor = self.executor
         if executor is not None:
-            executor.synchronize(executor.stream)
-            executor.synchronize(self._last_stream)
+            executor.finish()
 
     def close(self) -> None:
         """Leave; calls under way are finished first. Harmless if nothing was joined."""

@@ -139,7 +139,7 @@ class DeviceExecutor:
             self._finalizer()
             raise
         self._setup = setup
-        self._timeout_ns = int(timeout_s * 1e9)
+        self._timeout_ns = _nanoseconds(timeout_s)
         self.plan: Plan | HostsPlan = setup.plan
         self.stream = setup.stream
         self._after = holdings.after  # the last call, for the next one in another stream
@@ -160,7 +160,7 @@ class DeviceExecutor:
     @timeout_s.setter
     def timeout_s(self, seconds: float) -> None:
         self._state.timeout_s = seconds
-        self._timeout_ns = int(seconds * 1e9)
+        self._timeout_ns = _nanoseconds(seconds)
 
     # ---- calls ---------------------------------------------------------------------------------
 
@@ -215,6 +215,10 @@ class DeviceExecutor:
         """Wait until everything in `stream` is through, then `check`."""
         self.api.synchronize(stream)
         self.check()
+
+    def finish(self) -> None:
+        """Wait until all calls are through but those that graphs replay, then `check`."""
+        self._wait(self._after)  # calls run one after the other, in whichever streams
 
     def _wait(self, event: int) -> None:
         """Wait for what `event` stands for, then `check`.
@@ -363,3 +367,12 @@ class DeviceExecutor:
             self._is_closed = True
         self._finalizer()
         self._keep.clear()
+
+
+def _nanoseconds(seconds: float) -> int:
+    """Return as many nanoseconds, at most thirty years: kernels count in 63 bits.
+
+    >>> _nanoseconds(1.5), _nanoseconds(float("inf"))
+    (1500000000, 1000000000000000000)
+    """
+    return int(min(seconds, 1e9) * 1e9)

@@ -200,6 +200,19 @@ def test_calls_in_a_graph(machine):
     on_ranks(body, size=1)
 
 
+def test_synchronize_after_the_stream_of_a_call_is_destroyed(machine):
+    def body(comm):
+        device = machine.devices[comm.rank]
+        stream = device.new_stream()
+        x = mine(machine, comm.rank).on(stream)
+        comm.allreduce(x, out=x)
+        device.free_stream(stream)
+        comm.synchronize()
+        assert (x.numpy() == summed()).all()
+
+    on_ranks(body)
+
+
 def test_memory_of_the_arena(machine):
     def body(comm):
         with pytest.raises(UsageError, match="before the ranks have met"):
