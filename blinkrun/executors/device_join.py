@@ -151,7 +151,7 @@ def blocks_of(cards: Sequence[Card], index: int, *, wanted: int) -> int:
     cards : sequence of Card
         Of the ranks of the host.
     wanted : int
-        For a rank that has its device for itself and asks for no other number.
+        For a rank that has its device for itself and asks for no other number; at most half of it.
 
     Raises
     ------
@@ -165,7 +165,9 @@ def blocks_of(cards: Sequence[Card], index: int, *, wanted: int) -> int:
             f"{sharing} ranks share device {card.info.index}, which runs {card.most_blocks} thread"
             " blocks at a time: give it fewer ranks"
         )
-    return min(card.blocks or (part if sharing > 1 else wanted), part)
+    # Half of a small device: two communicators' kernels, which may run in either order, fit on it.
+    usual = part if sharing > 1 else min(wanted, max(part // 2, 1))
+    return min(card.blocks or usual, part)
 
 
 def group_layout(arenas: Arenas, areas: Areas, index: int) -> layout.Group:

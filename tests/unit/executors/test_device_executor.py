@@ -269,6 +269,21 @@ def test_several_ranks_of_one_device_have_a_part_of_it_each():
     assert {blocks for _, blocks in machine.launches} <= {1, 2}
 
 
+def test_a_call_leaves_half_of_a_small_device_to_others():
+    """Kernels of two communicators must not wait for each other's place."""
+    machine = FakeMachine(2, most_blocks=10, seed=5)
+
+    def body(me):
+        x = allreduce(me, 400_000)
+        me.executor.synchronize(0)
+        return set(x.numpy().tolist())
+
+    results = run_devices(star_plan(2), body, machine=machine)
+    machine.close()
+    assert results == [{3.0}] * 2
+    assert 1 < max(blocks for _, blocks in machine.launches) <= 5
+
+
 def test_too_many_ranks_on_a_device_are_refused():
     machine = FakeMachine(1, most_blocks=3)
     results = run_devices(star_plan(4), lambda me: 0, machine=machine, devices=[0] * 4, catch=True)
