@@ -425,7 +425,7 @@ class Communicator(PointToPoint):
     def fail(self, failure: Exception) -> NoReturn:
         """Raise our exception for a failure of the core."""
         timeout_s = self._executor.timeout_s if self._executor else 0.0
-        raise native.translate(failure, timeout_s) from None
+        raise self._devices.explained(native.translate(failure, timeout_s)) from None
 
     def _run_arrays(
         self, collective: int, array: Any, out: Any, op: int = 0, root: Rank = 0

@@ -18,7 +18,13 @@ import numpy as np
 from blinkrun import buffers, env
 from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
-from blinkrun.errors import BlinkrunError, InvalidBufferError, LaunchError, UsageError
+from blinkrun.errors import (
+    BlinkrunError,
+    CollectiveTimeoutError,
+    InvalidBufferError,
+    LaunchError,
+    UsageError,
+)
 from blinkrun.executors import native
 from blinkrun.executors.base import Executor, Request
 from blinkrun.topology.devices import DeviceLinks, Reach
@@ -170,6 +176,13 @@ class Devices:
         executor = self.executor
         if executor is not None:
             executor.finish()
+
+    def explained(self, error: BlinkrunError) -> BlinkrunError:
+        """Return what ended a call on memory of the host; a deadline may have an easy cause."""
+        if self.executor is None or not isinstance(error, CollectiveTimeoutError):
+            return error
+        text = f"{error}; calls on memory of the host and calls on devices do not meet"
+        return CollectiveTimeoutError(text, error.ranks, error.timeout_s)
 
     def close(self) -> None:
         """Leave; calls under way are finished first. Harmless if nothing was joined."""

@@ -72,7 +72,7 @@ def trouble_of(  # noqa: PLR0913
         case Code.TIMEOUT:
             about, whom = _late(report, names, everyone, elsewhere)
             return Trouble(
-                f"rank {rank} waited {timeout_s:.3g} s in {what} for {whom};"
+                f"rank {rank} waited {timeout_s:.3g} s in {what} on its device for {whom};"
                 " raise BLINKRUN_TIMEOUT_S (or --timeout) if they are only slow",
                 TIMEOUT,
                 about,

@@ -317,6 +317,23 @@ def test_a_rank_that_calls_with_memory_of_the_host(machine):
     on_ranks(body)
 
 
+def test_a_rank_that_calls_with_memory_of_the_host_later(machine):
+    """The calls never meet; the deadline ends both, and its line says what may be wrong."""
+
+    def body(comm):
+        comm.allreduce(mine(machine, comm.rank))
+        comm.synchronize()
+        if comm.rank:
+            error = error_of(lambda: comm.allreduce(np.ones(COUNT, np.float32)))
+            assert "memory of the host and calls on devices do not meet" in str(error)
+        else:
+            error = error_of(lambda: [comm.allreduce(mine(machine, 0)), comm.synchronize()])
+        assert isinstance(error, CollectiveTimeoutError)
+        assert "\n" not in str(error)
+
+    on_ranks(body, timeout_s=1.5)
+
+
 def test_a_rank_that_does_not_come(machine):
     over = threading.Event()
 

@@ -32,7 +32,7 @@ def test_at_entry_the_missing_ranks_are_named():
     found = trouble(report)
     assert (found.kind, found.about) == (TIMEOUT, 4)
     assert found.text.startswith(
-        "rank 6 waited 2.5 s in allreduce of 7 float32 (sum), call 3 for rank 4;"
+        "rank 6 waited 2.5 s in allreduce of 7 float32 (sum), call 3 on its device for rank 4;"
     )
 
 
