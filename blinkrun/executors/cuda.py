@@ -107,8 +107,7 @@ def _bind(runtime: ModuleType, driver: ModuleType, index: int) -> None:
     except RuntimeError:  # the driver was never called
         has_context = False
     if not has_context:
-        runtime.setDevice(index)
-        runtime.free(0)  # makes the context, if nothing has yet
+        runtime.setDevice(index)  # makes it too, since CUDA 12
 
 
 def _without_devices(runtime: ModuleType, err: Exception) -> str:

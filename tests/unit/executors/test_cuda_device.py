@@ -169,7 +169,7 @@ def test_a_thread_without_a_context_gets_that_of_the_device_and_keeps_it(runtime
         thread.start()
         thread.join(10)
         assert runtime.current == 1
-        assert runtime.calls == [("free", 1, (0,))]
+        assert runtime.calls == []  # some calls are refused while a thread captures a graph
     assert seen == [132, 132]
     runtime.driver_module.context = 77
     runtime.current = 0
