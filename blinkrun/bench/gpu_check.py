@@ -214,7 +214,10 @@ def sanitize(setting: Setting, tool: str, most_s: float) -> Found:
     if program is None:
         raise LeftOutError("compute-sanitizer is not installed")
     with tempfile.TemporaryDirectory(prefix="blinkrun-") as out:
+        # API errors that are expected, such as "not ready", are none of the kernel's.
         command = [program, "--tool", tool, "--error-exitcode", f"{_ERRORS}"]
+        if tool == "memcheck":
+            command += ["--report-api-errors", "no"]
         command += [sys.executable, "-m", "blinkrun.bench.gpu_check", "--quick", "--out", out]
         command += ["--parts", "loopback-2"]
         command += ["--opener", setting.opener, "--cache", str(kernel_dir().parent)]
