@@ -31,10 +31,11 @@ _TORCH_DTYPES = {
     "torch.bool": DType.BOOL,
 }
 _seen_dtypes: dict[Any, DType] = {}  # torch's own, once seen: their names take a microsecond
+_seen_typestrs: dict[str, DType] = {}  # those of array interfaces
 SUPPORTED = ", ".join(dtype.label for dtype in DType)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes a microsecond of every call
 class View:
     """Memory of a caller's object; `owner` keeps it alive.
 
@@ -134,8 +135,12 @@ def is_in_no_stream(item: Any) -> bool:
 def record_stream(item: Any, stream: int) -> None:
     """Tell the allocator of `item`'s library that `stream` uses it too, where it wants to know."""
     if is_torch(item) and item.is_cuda:
-        torch = sys.modules["torch"]
-        item.record_stream(torch.cuda.ExternalStream(stream, device=item.device))
+        cuda = sys.modules["torch"].cuda
+        if stream:
+            user = cuda.ExternalStream(stream, device=item.device)
+        else:  # an ExternalStream of 0 would be a new stream
+            user = cuda.default_stream(item.device)
+        item.record_stream(user)
 
 
 def new_like(item: Any, shape: tuple[int, ...]) -> Any:
@@ -187,8 +192,9 @@ def _stream_in(interface: dict[str, Any]) -> int:
 
 def _is_packed(interface: dict[str, Any]) -> bool:
     strides = interface.get("strides")
-    itemsize = int(interface["typestr"][2:])
-    return strides is None or dlpack.is_packed(tuple(interface["shape"]), strides, itemsize)
+    if strides is None:
+        return True
+    return dlpack.is_packed(tuple(interface["shape"]), strides, int(interface["typestr"][2:]))
 
 
 # ---- views ---------------------------------------------------------------------------------------
@@ -316,8 +322,12 @@ def _device_view(
 
 def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DType:
     name = interface["typestr"]
+    seen = _seen_typestrs.get(name)
+    if seen is not None:
+        return seen
     own = getattr(item, "dtype", None)
-    if name[1] == "V" and own is not None:  # bfloat16 has no letter of its own
+    has_no_letter = name[1] == "V"  # as bfloat16
+    if has_no_letter and own is not None:
         name = own
     try:
         dtype = _dtype_of_numpy(np.dtype(name))
@@ -325,6 +335,8 @@ def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DTyp
         dtype = None
     if dtype is None:
         raise InvalidBufferError(f"{what} has dtype {name}; supported are {SUPPORTED}")
+    if not has_no_letter:
+        _seen_typestrs[name] = dtype
     return dtype
 
 
@@ -376,6 +388,8 @@ def _numpy_view(array: np.ndarray[Any, Any], what: str) -> View:
 
 
 def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType | None:
-    if dtype.name == "bfloat16":
+    found = native.NUMPY_DTYPES.get(dtype)
+    if found is None and dtype.name == "bfloat16":
         native.register_bfloat16()
-    return native.NUMPY_DTYPES.get(dtype)
+        return native.NUMPY_DTYPES.get(dtype)
+    return found

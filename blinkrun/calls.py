@@ -12,6 +12,9 @@ from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.executors.base import Request
 from blinkrun.types import Collective, DType, Op, Rank
 
+_DIVIDED = (Collective.REDUCESCATTER, Collective.ALLTOALL)
+_GATHERED = (Collective.ALLGATHER, Collective.ALLTOALL)
+
 
 def make_request(
     collective: Collective,
@@ -43,7 +46,7 @@ def make_request(
     count = _check_counts(collective, given, taken, size)
     stream = None if given.device is None else given.stream
     if taken is not None:
-        if given.device is not None or taken.device is not None:
+        if taken is not given and not (given.device is None and taken.device is None):
             _check_places(name, given, taken)
             stream = _stream_of(name, (array, given), (out, taken))
         _check_output(name, given, taken)
@@ -59,9 +62,9 @@ def make_request(
         count,
         float(scales[0]),
         float(scales[1]),
-        keep=(given.owner, out),
-        stream=stream,
-        device=-1 if given.device is None else given.device,
+        (given.owner, out),
+        stream,
+        -1 if given.device is None else given.device,
     )
 
 
@@ -78,14 +81,13 @@ def check_root(root: Rank, size: int) -> None:
 
 def _check_counts(collective: Collective, given: View, taken: View | None, size: int) -> int:
     """Return the elements of a block, or raise if the buffers do not fit together."""
-    divided = collective in (Collective.REDUCESCATTER, Collective.ALLTOALL)
+    divided = collective in _DIVIDED
     if divided and given.count % size:
         raise InvalidBufferError(
             f"{collective.label}: array has {given.count} elements, no multiple of the {size} ranks"
         )
     count = given.count // size if divided else given.count
-    gathered = collective in (Collective.ALLGATHER, Collective.ALLTOALL)
-    expected = count * size if gathered else count
+    expected = count * size if collective in _GATHERED else count
     if taken is not None and taken.count != expected:
         raise InvalidBufferError(
             f"{collective.label}: out has {taken.count} elements, needs {expected}"
@@ -108,6 +110,8 @@ def _check_op(name: str, op: Op, dtype: DType, scales: tuple[float, float]) -> O
 def _check_output(name: str, given: View, taken: View) -> None:
     if not taken.writable:
         raise InvalidBufferError(f"{name}: out is read-only")
+    if taken is given:
+        return
     if taken.dtype is not given.dtype:
         raise InvalidBufferError(
             f"{name}: array is {given.dtype.label}, out is {taken.dtype.label}; they must agree"
