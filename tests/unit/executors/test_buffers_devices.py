@@ -182,7 +182,8 @@ class Tensor:
 def torch(monkeypatch):
     cuda = SimpleNamespace(
         current_stream=lambda device: SimpleNamespace(cuda_stream=0x100 + device.index),
-        ExternalStream=lambda stream, device: (stream, device.index),
+        ExternalStream=lambda stream, device: (stream or "a new one", device.index),
+        default_stream=lambda device: ("default", device.index),
         is_initialized=lambda: True,
     )
     module = SimpleNamespace(
@@ -196,8 +197,9 @@ def test_tensors_of_a_device(torch):
     tensor = Tensor(values())
     found = buffers.view(tensor, "x")
     assert (found.device, found.stream, found.dtype) == (1, 0x101, DType.FLOAT32)
-    buffers.record_stream(tensor, 0x7)
-    assert tensor.calls == [(0x7, 1)]
+    for stream in (0x7, 0):
+        buffers.record_stream(tensor, stream)
+    assert tensor.calls == [(0x7, 1), ("default", 1)]
     assert buffers.new_like(tensor, (2, 2)).shape == (2, 2)
     loose = Tensor(values()[::2])
     with pytest.raises(InvalidBufferError, match=r"pass tensor.contiguous\(\)"):
