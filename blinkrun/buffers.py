@@ -229,13 +229,12 @@ def view(item: Any, what: str, *, packed: bool = True) -> View:
     InvalidBufferError
         If it is no buffer, not contiguous, or of a type that collectives do not know.
     """
+    if isinstance(item, np.ndarray):
+        return _numpy_view(item, what)
     if is_torch(item):
         return _torch_view(item, what, packed=packed)
-    if not isinstance(item, np.ndarray):
-        found = _device_view(item, what, packed=packed)
-        if found is not None:
-            return found
-    return _numpy_view(_as_numpy(item, what), what)
+    found = _device_view(item, what, packed=packed)
+    return _numpy_view(_as_numpy(item, what), what) if found is None else found
 
 
 def raw_view(item: Any, what: str) -> View:

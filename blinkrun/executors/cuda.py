@@ -454,15 +454,20 @@ class CudaDevice:
         function = self._kernels.functions[dtype] or self._do(
             "cuModuleLoadData", self._kernels.function, dtype
         )
-        parameters = (ctypes.c_void_p * 1)(call)
+        parameter = ctypes.c_void_p(call)
         self._do(
             "cuLaunchKernel",
             self._driver.launchKernel,
             function,
-            *(blocks, 1, 1, THREADS, 1, 1),
+            blocks,
+            1,
+            1,
+            THREADS,
+            1,
+            1,
             0,
             stream,
-            ctypes.addressof(parameters),
+            ctypes.addressof(parameter),
             0,
             advice=_STREAM,
         )
