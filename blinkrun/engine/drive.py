@@ -101,7 +101,7 @@ class Driver:
         self._next_look_s = 0.0
         self._stopping = False
         self.tick: Callable[[], None] | None = None  # called by the helper while nothing happens
-        self.heard_s = 0.0  # when a message came last
+        self.heard_s = 0.0  # when a message came last, or this rank has joined
         self._helper: threading.Thread | None = None
 
     # ---- for threads that submit ---------------------------------------------------------------

@@ -211,6 +211,7 @@ class Engine:
         with self._mutex:
             self._refuse_if_over(request)
             self._negotiator.join(process_set)
+            self._driver.heard_s = time.monotonic()  # it may have been silent for long before
             self._handles[handle.key] = handle
             self._driver.queued(sync=True)
         handle.wait()

@@ -28,6 +28,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path):
     return run(case, len(HOSTS), hosts=HOSTS, timeout_s=100, store=store)
 
 
+def test_a_rank_that_has_joined_takes_part(ranks):
+    assert [rank["joined"] for rank in ranks] == [6.0, 0.0, 6.0]
+
+
 def test_named_calls_in_any_order(ranks):
     for rank in ranks:
         assert rank["hosts"] == 2

@@ -27,9 +27,10 @@ def run_all(store):
     rank, size = blink.rank(), blink.size()
     machine = FakeMachine(size, lenient=True, seed=rank)
     machine.install()
-    disguise = Disguise(machine, rank, lambda tensor: tensor.is_floating_point())
+    disguise = Disguise(machine, blink.local_rank(), lambda tensor: tensor.is_floating_point())
     found = {
         "hosts": engine.current().world.cross_size,
+        "joined": with_a_rank_that_has_joined(),
         "in any order": sums_in_any_order(),
         "launches": len(machine.launches),
         "sums": TURNS * TIMES * len(COUNTS),
@@ -53,6 +54,15 @@ def run_all(store):
     found["left"] = machine.leaks()
     machine.close()
     return found
+
+
+def with_a_rank_that_has_joined():
+    """It has never used its device; its part changes nothing."""
+    total = 0.0
+    if blink.rank() != 1:
+        total = float(blink.allreduce(torch.full((70_001,), 3.0), name="alone", op=blink.Sum).max())
+    blink.join()
+    return total
 
 
 def sums_in_any_order():

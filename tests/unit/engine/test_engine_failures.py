@@ -342,6 +342,30 @@ def test_a_join_waits_for_ranks_that_train_and_not_for_silence():
     assert run_engines(2, body, timeout_s=1.2) == [(1,), None]
 
 
+def test_a_join_counts_silence_from_its_own_time():
+    """Over several hosts its own message comes back late: nothing was heard for long by then."""
+
+    class Late:
+        def __init__(self, journal):
+            self.journal, self.left = journal, 3
+
+        def __getattr__(self, name):
+            return getattr(self.journal, name)
+
+        def read(self):
+            self.left -= 1
+            return [] if self.left >= 0 else self.journal.read()
+
+    def body(engine):
+        driver = engine._driver
+        if engine.world.rank == 0:
+            driver._journal = Late(driver._journal)
+            driver.heard_s = driver._next_look_s = -1e6  # long ago
+        return engine.join() >= 0
+
+    assert run_engines(2, body) == [True, True]
+
+
 def test_alltoall_refuses_splits_that_do_not_fit():
     def body(engine):
         data = np.ones((3, 2), np.float32)
