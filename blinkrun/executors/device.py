@@ -9,6 +9,7 @@ come back in `device_state`.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from collections import deque
@@ -19,6 +20,7 @@ from blinkrun.comm.base import ControlPlane
 from blinkrun.comm.world import World
 from blinkrun.errors import (
     DeviceError,
+    ForkedError,
     InvalidBufferError,
     NotInitializedError,
     UsageError,
@@ -118,6 +120,7 @@ class DeviceExecutor:
         self._call_at = ctypes.addressof(self._call)
         self._last_stream: int | None = None
         self._is_closed = False
+        self._process = os.getpid()
         everyone = list(range(world.size)) if names is None else list(names)
         self.name = everyone[self.rank]
         sweep()  # what other groups could not give back yet
@@ -176,6 +179,7 @@ class DeviceExecutor:
         DeviceError
             If it cannot be launched.
         """
+        self._refuse_in_child()
         with self._lock:
             self._enqueue(request, request.stream or 0)
 
@@ -189,6 +193,7 @@ class DeviceExecutor:
         CollectiveError, UsageError, DeviceError
             As of `run`.
         """
+        self._refuse_in_child()
         api = self.api
         with self._lock:
             self._check_open()
@@ -213,6 +218,7 @@ class DeviceExecutor:
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything in `stream` is through, then `check`."""
+        self._refuse_in_child()
         self.api.synchronize(stream)
         self.check()
 
@@ -226,6 +232,7 @@ class DeviceExecutor:
         A signal's handler may end the wait; where a call is under way the job is aborted then: no
         rank may go on with a call that this one has left in the middle.
         """
+        self._refuse_in_child()
         try:
             wait_for(lambda: self.api.is_through(event))
         except DeviceError:
@@ -234,6 +241,14 @@ class DeviceExecutor:
             self._state.interrupted()
             raise
         self.check()
+
+    def _refuse_in_child(self) -> None:
+        """Raise in a process that was forked from the rank's: it shares the flags, and no device.
+
+        Comes before any lock, which a thread that is not there may hold.
+        """
+        if os.getpid() != self._process:
+            raise ForkedError(self.name)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,5 +1,8 @@
 """Failures of fake devices: every rank ends with one line that says what, in its deadline."""
 
+import os
+import select
+import signal
 import time
 
 import numpy as np
@@ -15,6 +18,7 @@ from blinkrun.errors import (
     CollectiveError,
     CollectiveTimeoutError,
     DeviceError,
+    ForkedError,
     MismatchError,
 )
 from blinkrun.types import Collective, Op
@@ -197,3 +201,59 @@ def test_closed_executors_leave_nothing(machine, plan):
     for _ in range(2):
         assert run_devices(plan(3), reduce_once, machine=machine) == [6.0] * 3
         assert machine.leaks() == []
+
+
+def said_by_a_child(calls):
+    """What a forked child gets of each call, a line each; it has 10 s."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        for call in calls:
+            try:
+                call()
+                said = "nothing"
+            except BaseException as err:
+                said = f"{type(err).__name__}: {err}"
+            os.write(writing, f"{said}\n".encode())
+        os._exit(0)
+    os.close(writing)
+    text, deadline = b"", time.monotonic() + 10
+    while select.select([reading], [], [], max(deadline - time.monotonic(), 0))[0]:
+        more = os.read(reading, 4096)
+        if not more:
+            break
+        text += more
+    os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return text.decode().splitlines()
+
+
+def test_a_forked_child_is_refused_and_the_rank_goes_on(machine):
+    """Also while other threads hold the locks that the child has inherited."""
+
+    def body(me):
+        x = me.device.array_of(np.ones(1000, np.float32))
+        request = me.request(Collective.ALLREDUCE, x, x)
+        job = me.executor.submit(request)
+        job.wait()
+        calls = [
+            lambda: me.executor.run(request),
+            lambda: me.executor.submit(request),
+            lambda: me.executor.synchronize(0),
+            job.wait,
+            me.executor.close,
+        ]
+        said = None
+        if me.rank == 0:
+            with me.executor._lock:
+                said = said_by_a_child(calls[:-1])
+            said += said_by_a_child(calls[-1:])
+        me.run(Collective.ALLREDUCE, x, x)
+        me.executor.synchronize(0)
+        return said, x.numpy()[0]
+
+    found = run_devices(star_plan(2), body, machine=machine)
+    assert [value for _, value in found] == [4.0, 4.0]
+    assert found[0][0] == [f"ForkedError: {ForkedError(0)}"] * 4 + ["nothing"]
+    assert machine.leaks() == []
