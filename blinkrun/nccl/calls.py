@@ -87,6 +87,8 @@ def place_of(pointers: Sequence[int], stream: int | None, joined: int | None) ->
         Invalid argument, if not all are on one device or on the host, or if memory of the host
         comes with a stream: to accept that would be to break the order of its work.
     """
+    if not pointers and joined is None:
+        return HOST  # nothing moves, so that no stream's order can be broken
     found = [buffers.device_at(pointer) for pointer in pointers] or [joined]
     if len(set(found)) > 1:
         places = " and ".join("the host" if one is None else f"device {one}" for one in found)

@@ -229,13 +229,20 @@ def test_ranks_that_disagree(machine, comms):
 
 
 def test_nothing_to_move(machine, comms):
+    """Not even in a communicator's first call, in a stream: nothing says which device it is."""
     given = arrays(machine)
+    streams = [device.new_stream() for device in machine.devices]
 
     def call(comm, rank, pointer, count):
-        comm.allReduce(pointer, pointer, count, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, 0)
+        comm.allReduce(pointer, pointer, count, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, streams[rank])
 
+    together(comms, lambda comm, rank: call(comm, rank, 0, 0))
+    together(comms, lambda comm, rank: call(comm, rank, given[rank].pointer, 0))
     together(comms, lambda comm, rank: call(comm, rank, given[rank].pointer, 3))
     together(comms, lambda comm, rank: call(comm, rank, 0, 0))
-    through(machine)
+    through(machine, streams)
+    for device, stream in zip(machine.devices, streams, strict=True):
+        device.free_stream(stream)
+    np.testing.assert_array_equal(given[0].numpy()[:4], [1, 3, 5, 3])
     for comm in comms:
         comm.check_async_error()
