@@ -36,6 +36,6 @@ def run_all(left_out, modules=()):
     gc.collect()
     blink.shutdown()
     disguise.close()
-    results["left"] = {"returned": machine.leaks()}
+    results["left"] = {"returned": machine.leaks(within_s=10)}
     machine.close()
     return results

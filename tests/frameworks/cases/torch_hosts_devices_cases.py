@@ -51,7 +51,7 @@ def run_all(store):
     gc.collect()
     blink.shutdown()
     disguise.close()
-    found["left"] = machine.leaks()
+    found["left"] = machine.leaks(within_s=10)
     machine.close()
     return found
 

@@ -53,7 +53,7 @@ def everything(rank, size, secret, **how):
     control.finalize()
     machine.close()
     until(lambda: not fake_threads(), "the end of streams' threads", 10)
-    return wrong + machine.leaks()
+    return wrong + machine.leaks(within_s=10)
 
 
 def _sums(me, count):
@@ -88,13 +88,15 @@ def one_is_killed(rank, size, secret, replay=False):
     """What the others see: seconds and words of the call, or replay, that rank 1 never makes."""
     machine, device = _machine(rank, size)
     try:
-        with joined(_control(rank, size, secret), star_plan(size), device, timeout_s=20) as me:
+        control = _control(rank, size, secret)
+        with joined(control, star_plan(size), device, timeout_s=20) as me:
             x, stream = me.device.array_of(np.ones(100_003, np.float32)), me.device.new_stream()
             me.run(Collective.ALLREDUCE, x, x, stream=stream)
             me.executor.synchronize(stream)
             me.device.begin_capture(stream)
             me.run(Collective.ALLREDUCE, x, x, stream=stream)
             graph = me.device.end_capture(stream)
+            control.allgather(None)  # all have captured
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             begun = time.monotonic()
@@ -109,7 +111,7 @@ def one_is_killed(rank, size, secret, replay=False):
             me.device.free_stream(stream)
     finally:
         machine.close()
-    return [*seen, machine.leaks()]
+    return [*seen, machine.leaks(within_s=10)]
 
 
 def one_is_refused(rank, size, secret, call, reason):
@@ -121,7 +123,7 @@ def one_is_refused(rank, size, secret, call, reason):
         with joined(_control(rank, size, secret), star_plan(size), device, timeout_s=20) as me:
             return [*_sums(me, 1009), "joined"]
     except BlinkrunError as err:
-        return [type(err).__name__, str(err), machine.leaks()]
+        return [type(err).__name__, str(err), machine.leaks(within_s=10)]
     finally:
         machine.close()
 
@@ -149,7 +151,7 @@ def calls_of_a_job(own):
     blinkrun.shutdown()
     machine.close()
     until(lambda: not fake_threads(), "the end of streams' threads", 10)
-    return wrong + machine.leaks()
+    return wrong + machine.leaks(within_s=10)
 
 
 def one_just_ends(rank, size, secret, how):

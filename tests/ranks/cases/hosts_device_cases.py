@@ -28,7 +28,7 @@ def on_device():
     blinkrun.shutdown()
     gc.collect()  # errors hold the frames that hold arrays
     machine.close()
-    left = machine.leaks()
+    left = machine.leaks(within_s=10)
     assert not left, left
 
 
