@@ -47,13 +47,13 @@ class Agreement(NamedTuple):
     arguments: Facts
     requests: tuple[str, ...]
 
-    def device(self) -> str:
+    def device(self, place: str = CPU) -> str:
         """Return what stands for the device in requests, so that ranks that differ are told.
 
         Requests whose devices differ are refused on all ranks.
         """
         told = repr((self.gradients, self.arguments)).encode()
-        return f"{CPU} {hashlib.blake2b(told, digest_size=8).hexdigest()}"
+        return f"{place} {hashlib.blake2b(told, digest_size=8).hexdigest()}"
 
 
 def first_difference(everyone: Mapping[Rank, Agreement]) -> str | None:

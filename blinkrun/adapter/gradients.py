@@ -33,7 +33,7 @@ from blinkrun.engine import objects
 from blinkrun.engine.bucket import GradientSpec, plan_buckets
 from blinkrun.engine.engine import Engine
 from blinkrun.engine.handle import Handle, Part
-from blinkrun.engine.request import ADASUM, Kind, Member, Request
+from blinkrun.engine.request import ADASUM, CUDA, Kind, Member, Request
 from blinkrun.errors import (
     BlinkrunError,
     InvalidBufferError,
@@ -156,6 +156,49 @@ class Gradients:
             If there are more or fewer values than gradients, or one has another shape or dtype.
         """
         return self.begin_all(values, sync=True).wait()
+
+    def reduce_on_device(self, values: Sequence[View], targets: Sequence[View]) -> bool:
+        """Reduce all gradients, which are on a device, in one request; every rank calls it.
+
+        The stream of the first one goes on after the results; no thread waits for the device.
+
+        Parameters
+        ----------
+        values, targets : sequence of Views
+            This rank's gradients, in the order of `gradients`, and where results go.
+
+        Returns
+        -------
+        bool
+            False if there is nobody to reduce with: then nothing is written.
+
+        Raises
+        ------
+        MismatchError, NonFiniteError
+            As from `reduce`; the latter without the name of the gradient.
+        """
+        engine = self._engine()
+        if self.is_alone:
+            return False
+        request = Request(
+            self._buckets[0].name,
+            Kind.ALLREDUCE,
+            tuple(Member(value.dtype, value.shape) for value in values),
+            process_set=self._number,
+            op=self.op,
+            scales=self.scales,
+            device=self._agreement.device(CUDA),
+        )
+        handle = engine.submit(request, list(map(Part, values, targets)), sync=True)
+        try:
+            handle.wait()
+        except MismatchError as err:
+            if self._is_between_plans(err):
+                mine = self._agreement._replace(requests=(request.name,))  # no other buckets
+                raise self._difference(err, mine) from None
+            raise
+        handle.wait_on(values[0].stream)
+        return True
 
     def begin_all(self, values: Sequence[Value], *, sync: bool = False) -> Started:
         """Begin the reduction of all gradients in one message; never waits for other ranks.
@@ -283,7 +326,7 @@ class Gradients:
         """
         with contextlib.suppress(BlinkrunError):  # then the error itself must do
             if isinstance(err, MismatchError) and self._is_between_plans(err):
-                return self._difference(err)
+                return self._difference(err, self._agreement)
             if isinstance(err, NonFiniteError):
                 return self._traced(bucket, err, values)
         return err
@@ -315,8 +358,8 @@ class Gradients:
             call.startswith(f"{Kind.ALLREDUCE.label} '{self._buckets[0].name}'") for call in calls
         )
 
-    def _difference(self, err: MismatchError) -> Exception:
-        engine, mine = self._engine(), self._agreement
+    def _difference(self, err: MismatchError, mine: Agreement) -> Exception:
+        engine = self._engine()
         given = objects.allgather_object(engine, mine, self._number, f"{self.owner}.differences")
         everyone: dict[Rank, Agreement] = dict(zip(self._ranks, given, strict=True))
         wanted = sorted({name for each in given for name in each.requests} - {*mine.requests})

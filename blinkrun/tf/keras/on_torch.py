@@ -18,7 +18,6 @@ from blinkrun.buffers import View, view
 from blinkrun.engine import engine
 from blinkrun.engine.handle import Part
 from blinkrun.engine.request import WORLD, Kind, Member, Request
-from blinkrun.errors import InvalidBufferError
 from blinkrun.tf.keras.settings import Settings, group_places
 
 _ABSENT = "None"
@@ -49,16 +48,19 @@ class Reducer:
         results: list[Any] = list(grads)
         compression = self._settings.compression
         places = tuple(i for i, grad in enumerate(grads) if grad is not None)
-        sent = [compression.compress(_dense(grads[i], names[i])) for i in places]
+        sent = [compression.compress(_dense(grads[i])) for i in places]
         values = [
             view(tensor.contiguous(), names[i]) for i, (tensor, _) in zip(places, sent, strict=True)
         ]
         key = (names, places)
         if key not in self._made:
             self._made[key] = self._gradients(values, names, places, variables)
-        reduced = self._made[key].reduce(values)
-        for i, array, (_, context) in zip(places, reduced, sent, strict=True):
-            results[i] = compression.decompress(_tensor(array), context)
+        if any(value.device is not None for value in values):
+            reduced = _on_device(self._made[key], values)
+        else:
+            reduced = [_tensor(array) for array in self._made[key].reduce(values)]
+        for i, tensor, (_, context) in zip(places, reduced, sent, strict=True):
+            results[i] = compression.decompress(tensor, context)
         return results
 
     @staticmethod
@@ -93,13 +95,16 @@ class Reducer:
         )
 
 
-def _dense(grad: Any, name: str) -> Any:
-    if grad.device.type != "cpu":
-        raise InvalidBufferError(
-            f"the gradient of '{name}' is on {grad.device}; Keras hands over tensors on the CPU "
-            "only, set KERAS_TORCH_DEVICE=cpu before keras is imported"
-        )
+def _dense(grad: Any) -> Any:
     return grad if grad.layout is torch.strided else grad.to_dense()
+
+
+def _on_device(gradients: Gradients, values: Sequence[View]) -> list[torch.Tensor]:
+    """Return gradients on a device reduced: all in one request, which the engine fuses."""
+    results = [torch.empty_like(value.owner) for value in values]
+    targets = [view(result, gradients.owner) for result in results]
+    is_written = gradients.reduce_on_device(values, targets)
+    return results if is_written else [value.owner for value in values]
 
 
 def _tensor(array: Any) -> torch.Tensor:
@@ -184,7 +189,7 @@ def allreduce(  # noqa: PLR0913
         Kind.ALLREDUCE,
         name,
         sent,
-        torch.empty_like(sent, memory_format=torch.contiguous_format),
+        is_alike=True,
         op=op,
         scales=(prescale_factor, postscale_factor),
     )
@@ -194,34 +199,35 @@ def allreduce(  # noqa: PLR0913
 def allgather(tensor: torch.Tensor, name: str | None) -> torch.Tensor:
     """Return the rows of all ranks."""
     rows = tensor.detach()
-    return _run(Kind.ALLGATHER, name, rows.reshape(1) if rows.dim() == 0 else rows, None)
+    return _run(Kind.ALLGATHER, name, rows.reshape(1) if rows.dim() == 0 else rows)
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
     """Return the values of one rank."""
-    given = tensor.detach()
-    return _run(Kind.BROADCAST, name, given, torch.empty_like(given), root=checked_root(root_rank))
+    root = checked_root(root_rank)
+    return _run(Kind.BROADCAST, name, tensor.detach(), is_alike=True, root=root)
 
 
 def reducescatter(tensor: torch.Tensor, name: str | None, op: int) -> torch.Tensor:
     """Return this rank's rows of a reduced tensor."""
-    return _run(Kind.REDUCESCATTER, name, tensor.detach(), None, op=op_of(op, None))
+    return _run(Kind.REDUCESCATTER, name, tensor.detach(), op=op_of(op, None))
 
 
 def _run(  # noqa: PLR0913
     kind: Kind,
     name: str | None,
     tensor: torch.Tensor,
-    result: torch.Tensor | None,
     *,
+    is_alike: bool = False,
     op: int = 0,
     root: int = -1,
     scales: tuple[float, float] = (1.0, 1.0),
 ) -> Any:
     current = engine.current()
     what = f"{kind.label} of '{name}'" if name else kind.label
-    source = view(tensor.contiguous(), what)
-    target = None if result is None else view(result, what)
+    given = tensor.cpu().contiguous()  # a tensor on a device goes by way of the host
+    source = view(given, what)
+    target = view(torch.empty_like(given), what) if is_alike else None
     request = Request(
         name or current.next_name(kind.label),
         kind,
@@ -234,7 +240,7 @@ def _run(  # noqa: PLR0913
     )
     handle = current.submit(request, [Part(source, target, _maker(tensor.dtype, what))], sync=True)
     handle.wait()
-    return handle.targets[0].owner
+    return handle.targets[0].owner.to(tensor.device)
 
 
 def _maker(dtype: torch.dtype, what: str) -> Callable[[tuple[int, ...]], View]:
