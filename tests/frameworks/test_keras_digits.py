@@ -13,6 +13,8 @@ pytest.importorskip("keras", reason="needs keras")
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
+pytestmark = pytest.mark.timeout(460)  # two jobs, each on a busy machine
+
 
 def environ(backend, plan_cache):
     pytest.importorskip(backend, reason=f"needs {backend}")
@@ -79,7 +81,7 @@ def test_it_ends_with_its_accuracy_and_speaks_once(tmp_path, plan_cache):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
