@@ -60,7 +60,7 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(tmp_path: Path) ->
 def test_a_rank_that_stops_inside_a_call_is_named_and_no_rank_that_waits_for_it(
     tmp_path: Path,
 ) -> None:
-    ended = run(tmp_path, PROGRAM, "stop_inside", timeout="1")
+    ended = run(tmp_path, PROGRAM, "stop_inside", timeout="4")
     assert ended.code == 1
     assert ended.last_words.startswith(f"blinkrun: rank 1 on host {HOST} kept others waiting: rank")
     assert "for rank 1;" in ended.last_words
