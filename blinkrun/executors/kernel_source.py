@@ -11,12 +11,11 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from blinkrun import env, log
+from blinkrun import disk, env, log
 from blinkrun.planner.store import cache_dir
 from blinkrun.types import DType
 
@@ -153,32 +152,17 @@ def _key(how: Sequence[str], version: tuple[int, int]) -> str:
 
 def _read(path: Path) -> bytes | None:
     try:
-        head, _, body = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return None
+        return disk.read(path)
+    except ValueError:
+        _say_once(path, f"kernel cache: {path} is broken; compiled anew")
     except OSError as err:
         _say_unusable(path.parent, err)
-        return None
-    if head.decode("ascii", "replace") != hashlib.sha256(body).hexdigest():
-        _say_once(path, f"kernel cache: {path} is broken; compiled anew")
-        return None
-    return body
+    return None
 
 
 def _write(body: bytes, path: Path) -> None:
-    # a name of its own for every writer, in the same folder so that the last step is a rename
-    unfinished = path.with_name(f".unfinished-{os.urandom(8).hex()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            unfinished.replace(path)
-        except OSError:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        disk.write(body, path)
     except OSError as err:
         _say_unusable(path.parent, err)
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from blinkrun import env, log
+from blinkrun import disk, env, log
 from blinkrun.errors import PlanError, UsageError
 from blinkrun.planner.make import make_plan
 from blinkrun.planner.plan import PLAN_VERSION, Plan
@@ -166,34 +165,20 @@ def _place(folder: Path, key: str) -> Path:
 def _read(path: Path) -> str | None:
     """Return the whole text that `_write` kept, or None if there is none or it is broken."""
     try:
-        head, _, body = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
+        body = disk.read(path)
+    except ValueError as err:
+        _say_broken(path, f"{err}")
         return None
     except OSError as err:
         _say_unusable(path.parent, err)
         return None
-    if head.decode("ascii", "replace") != hashlib.sha256(body).hexdigest():
-        _say_broken(path, "its content is not what was written")
-        return None
-    return body.decode()
+    return None if body is None else body.decode()
 
 
 def _write(text: str, path: Path) -> None:
     """Keep a text so that other processes see all of it or nothing."""
-    body = text.encode()
-    # a name of its own for every writer, in the same folder so that the last step is a rename
-    unfinished = path.with_name(f".unfinished-{os.urandom(8).hex()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            unfinished.replace(path)
-        except OSError:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        disk.write(text.encode(), path)
     except OSError as err:
         _say_unusable(path.parent, err)
 

@@ -1,4 +1,4 @@
-"""The C++ core's own tests, under ASan and UBSan and under TSan; `make plain` is for hand."""
+"""The core's own tests under ASan and UBSan and under TSan; `make plain` is for hand."""
 
 import os
 import subprocess
