@@ -100,6 +100,8 @@ def init(
     wanted = tune == "on" or (tune == "auto" and emulation is not None)
     if control.rank == 0 and wanted and communicator.cross_size == 1:
         _state.at_shutdown.append(_tuned(communicator, emulation))
+    if _state.executor is not None:
+        _state.leaving.add_world(_state.executor)
     _state.communicator = communicator
     _state.control = control
     _state.executor = communicator.executor

@@ -17,7 +17,7 @@ class Leaving:
     """Groups that this rank has left, as long as not all of their ranks have."""
 
     def __init__(self) -> None:
-        self._groups: list[tuple[Executor, ControlPlane]] = []
+        self._groups: list[tuple[Executor, ControlPlane | None]] = []
 
     def add(self, executor: Executor, control: ControlPlane, *, num_hosts: int) -> None:
         """Give back what the group has of MPI, if all have left it, or else by a later `sweep`.
@@ -30,13 +30,22 @@ class Leaving:
         self._groups.append((executor, control))
         self.sweep()
 
+    def add_world(self, executor: Executor) -> None:
+        """End what a world before the present one needs of MPI when all have left it.
+
+        Its control plane serves the next one as well.
+        """
+        self._groups.append((executor, None))
+        self.sweep()
+
     def sweep(self) -> None:
         """Give back what groups have that all have left by now; does not wait."""
         groups, self._groups = self._groups, []
         for executor, control in groups:
             if executor.group.all_left():
                 executor.let_go()
-                control.finalize()
+                if control is not None:
+                    control.finalize()
             else:
                 self._groups.append((executor, control))
 

@@ -43,8 +43,10 @@ def test_objects(run_ranks):
     assert run_ranks("world_cases:objects", size=3) == [[{"from": 2}, [0, 10, 20]]] * 3
 
 
-def test_init_after_shutdown(run_ranks):
-    assert run_ranks("world_cases:again_after_shutdown", size=2) == [[2.0] * 3] * 2
+@pytest.mark.parametrize("hosts", [None, [0, 1]])
+def test_init_after_shutdown(run_ranks, hosts):
+    sums = run_ranks("world_cases:again_after_shutdown", size=2, hosts=hosts)
+    assert sums == [[2.0] * 3] * 2
 
 
 def test_a_rank_that_waits_sleeps(run_ranks):

@@ -526,7 +526,10 @@ def runs_at_the_same_time():
 
 def nothing_stays_behind():
     gc.collect()
-    before = len(graph_runs._sites)
+    before = set(graph_runs._sites)  # of earlier functions, which may go at any time
+
+    def of_this():
+        return len(set(graph_runs._sites) - before)
 
     def use():
         @tf.function
@@ -536,14 +539,14 @@ def nothing_stays_behind():
 
         for size in (1, 2, 3):
             function(tf.ones(size))
-        return function, len(graph_runs._sites) - before
+        return function, of_this()
 
     function, while_used = use()
     del function
     deadline_s = time.monotonic() + 10  # a thread of TensorFlow may hold on to it for a moment
     while True:
         gc.collect()
-        left = len(graph_runs._sites) - before
+        left = of_this()
         if not left or time.monotonic() > deadline_s:
             break
         time.sleep(0.01)

@@ -46,3 +46,14 @@ def test_at_the_end_nothing_stays_under_way():
     leaving.let_go()
     leaving.sweep()
     assert dead.did == ["let go"]
+
+
+def test_worlds_before_the_present_one_end_before_mpi_does():
+    """One that was kept called MPI after its end; its control plane is the next one's, too."""
+    leaving, last, other = Leaving(), Group(have_left=True), Group()
+    leaving.add_world(last)
+    assert last.did == ["let go"]
+    leaving.add_world(other)
+    assert other.did == []
+    leaving.let_go()
+    assert other.did == ["let go"]
