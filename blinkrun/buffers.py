@@ -30,6 +30,9 @@ _TORCH_DTYPES = {
     "torch.float64": DType.FLOAT64,
     "torch.bool": DType.BOOL,
 }
+# To look up a member of an enumeration takes longer than all else that is done with it.
+_UINT8, _BFLOAT16 = DType.UINT8, DType.BFLOAT16
+_ITEMSIZES = tuple(dtype.itemsize for dtype in DType)
 _seen_dtypes: dict[Any, DType] = {}  # torch's own, once seen: their names take a microsecond
 _seen_typestrs: dict[str, DType] = {}  # those of array interfaces
 SUPPORTED = ", ".join(dtype.label for dtype in DType)
@@ -71,7 +74,7 @@ class View:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.count * self.dtype.itemsize
+        return self.count * _ITEMSIZES[self.dtype]
 
 
 def is_torch(item: Any) -> bool:
@@ -119,7 +122,11 @@ def stream_of(item: Any) -> int:
     That is the current stream of its library; of others what the array itself says.
     """
     if is_torch(item):
-        return int(sys.modules["torch"].cuda.current_stream(item.device).cuda_stream)
+        torch = sys.modules["torch"]
+        raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+        if raw is not None:  # the same without making a Stream of it; torch's compiler asks so
+            return int(raw(item.device.index))
+        return int(torch.cuda.current_stream(item.device).cuda_stream)
     if is_cupy(item):
         return int(sys.modules["cupy"].cuda.get_current_stream(item.device.id).ptr)
     return _stream_in(getattr(item, "__cuda_array_interface__", {}))
@@ -208,7 +215,7 @@ def numpy_dtype(name: Any) -> np.dtype[Any]:
     InvalidBufferError
         If collectives do not know the type.
     """
-    if str(name) == "bfloat16" or name is DType.BFLOAT16:
+    if str(name) == "bfloat16" or name is _BFLOAT16:
         return native.register_bfloat16()
     try:
         dtype = np.dtype(name.label if isinstance(name, DType) else name)
@@ -249,7 +256,7 @@ def raw_view(item: Any, what: str) -> View:
         device, stream = _check_torch(item, what)
         num_bytes = item.numel() * item.element_size()
         shape = tuple(item.shape)
-        return View(item.data_ptr(), num_bytes, shape, DType.UINT8, True, item, device, stream)
+        return View(item.data_ptr(), num_bytes, shape, _UINT8, True, item, device, stream)
     if not isinstance(item, np.ndarray):
         found = _device_view(item, what, as_bytes=True)
         if found is not None:
@@ -258,18 +265,20 @@ def raw_view(item: Any, what: str) -> View:
     if array.dtype.hasobject:
         raise InvalidBufferError(f"{what} holds Python objects, not bytes; pickle them")
     if not array.flags.c_contiguous:
-        raise InvalidBufferError(f"{what} is not contiguous; pass numpy.ascontiguousarray(array)")
+        raise _scattered(what, "numpy.ascontiguousarray(array)")
     pointer = array.__array_interface__["data"][0]
-    return View(pointer, array.nbytes, array.shape, DType.UINT8, array.flags.writeable, array)
+    return View(pointer, array.nbytes, array.shape, _UINT8, array.flags.writeable, array)
 
 
 def _torch_view(tensor: Any, what: str, *, packed: bool) -> View:
     device, stream = _check_torch(tensor, what, packed=packed)
-    dtype = _seen_dtypes.get(tensor.dtype) or _torch_dtype(tensor.dtype, what)
-    pointer, shape = tensor.data_ptr(), tuple(tensor.shape)
+    dtype = _seen_dtypes.get(tensor.dtype)
+    if dtype is None:
+        dtype = _torch_dtype(tensor.dtype, what)
+    pointer = tensor.data_ptr()
     if device is not None:
         _check_aligned(pointer, dtype, what)
-    return View(pointer, tensor.numel(), shape, dtype, True, tensor, device, stream)
+    return View(pointer, tensor.numel(), tuple(tensor.shape), dtype, True, tensor, device, stream)
 
 
 def _torch_dtype(dtype: Any, what: str) -> DType:
@@ -288,8 +297,8 @@ def _check_torch(tensor: Any, what: str, *, packed: bool = True) -> tuple[int | 
             f"{what} is on {tensor.device}; collectives take tensors of the CPU and of CUDA devices"
         )
     is_fit = tensor.is_contiguous() or (device is not None and not packed)
-    if tensor.layout != sys.modules["torch"].strided or not is_fit:
-        raise InvalidBufferError(f"{what} is not contiguous; pass tensor.contiguous()")
+    if not is_fit or tensor.layout is not sys.modules["torch"].strided:
+        raise _scattered(what, "tensor.contiguous()")
     return (None, 0) if device is None else (device, stream_of(tensor))
 
 
@@ -301,29 +310,33 @@ def _device_view(
     if interface is None:
         device = dlpack.device_of(item)
         return None if device is None else _dlpack_view(item, what, device, as_bytes=as_bytes)
-    if interface.get("mask") is not None:
+    look_up = interface.get
+    if look_up("mask") is not None:
         raise InvalidBufferError(f"{what} has a mask; pass its data")
-    if packed and not _is_packed(interface):
-        raise InvalidBufferError(
-            f"{what} is not contiguous; pass a contiguous copy, such as cupy.ascontiguousarray()"
-        )
+    if packed and look_up("strides") is not None and not _is_packed(interface):
+        raise _scattered(what, "a contiguous copy, such as cupy.ascontiguousarray()")
     shape = tuple(interface["shape"])
-    dtype = DType.UINT8 if as_bytes else _dtype_of_interface(item, interface, what)
-    count = math.prod(shape) * (int(interface["typestr"][2:]) if as_bytes else 1)
+    count = math.prod(shape)
+    if as_bytes:
+        dtype = _UINT8
+        count *= int(interface["typestr"][2:])
+    else:
+        seen = _seen_typestrs.get(interface["typestr"])
+        dtype = _dtype_of_interface(item, interface, what) if seen is None else seen
     pointer, is_read_only = interface["data"]
     _check_aligned(pointer, dtype, what)
-    if is_cupy(item):
+    device = getattr(item, "device", None)
+    if isinstance(device, int):
+        stream = _stream_in(interface)
+    elif is_cupy(item):
         device, stream = int(item.device.id), stream_of(item)
     else:
-        device, stream = _device_in(item, interface), _stream_in(interface)
+        device, stream = device_at(pointer) or 0, _stream_in(interface)
     return View(pointer, count, shape, dtype, not is_read_only, item, device, stream)
 
 
 def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DType:
     name = interface["typestr"]
-    seen = _seen_typestrs.get(name)
-    if seen is not None:
-        return seen
     own = getattr(item, "dtype", None)
     has_no_letter = name[1] == "V"  # as bfloat16
     if has_no_letter and own is not None:
@@ -342,8 +355,8 @@ def _dtype_of_interface(item: Any, interface: dict[str, Any], what: str) -> DTyp
 def _dlpack_view(item: Any, what: str, device: int, *, as_bytes: bool) -> View:
     found = dlpack.exported(item, what, stream=1)  # used in the order of the default stream
     if not found.contiguous:
-        raise InvalidBufferError(f"{what} is not contiguous; pass a contiguous copy")
-    dtype = DType.UINT8 if as_bytes else found.dtype
+        raise _scattered(what, "a contiguous copy")
+    dtype = _UINT8 if as_bytes else found.dtype
     if dtype is None:
         raise InvalidBufferError(f"{what} has a dtype that is none of {SUPPORTED}")
     count = math.prod(found.shape) * (found.itemsize if as_bytes else 1)
@@ -352,8 +365,14 @@ def _dlpack_view(item: Any, what: str, device: int, *, as_bytes: bool) -> View:
     return View(found.pointer, count, found.shape, dtype, True, owner, device, 0)
 
 
+def _scattered(what: str, copy: str) -> InvalidBufferError:
+    is_written = what.endswith("out") or what.startswith("recv")  # a copy would get the result
+    remedy = "give one that is, and copy from it" if is_written else f"pass {copy}"
+    return InvalidBufferError(f"{what} is not contiguous; {remedy}")
+
+
 def _check_aligned(pointer: int, dtype: DType, what: str) -> None:
-    if pointer % dtype.itemsize:
+    if pointer % _ITEMSIZES[dtype]:
         raise InvalidBufferError(f"{what} is not aligned to its element size; pass a copy")
 
 
@@ -379,7 +398,7 @@ def _numpy_view(array: np.ndarray[Any, Any], what: str) -> View:
     if dtype is None:
         raise InvalidBufferError(f"{what} has dtype {array.dtype}; supported are {SUPPORTED}")
     if not array.flags.c_contiguous:
-        raise InvalidBufferError(f"{what} is not contiguous; pass numpy.ascontiguousarray(array)")
+        raise _scattered(what, "numpy.ascontiguousarray(array)")
     if not array.flags.aligned:
         raise InvalidBufferError(f"{what} is not aligned to its element size; pass a copy")
     pointer = array.__array_interface__["data"][0]

@@ -206,10 +206,8 @@ class Communicator(PointToPoint):
             out = self._like(array)
         if prescale == postscale == 1.0 and self._run_arrays(0, array, out, op):
             return out
-        request = self._request(
-            Collective.ALLREDUCE, array, out, op=op, scales=(prescale, postscale)
-        )
-        self.run_request(request)
+        scales = (prescale, postscale)
+        self._run_slowly(Collective.ALLREDUCE, array, out, op=op, scales=scales)
         return out
 
     def broadcast(self, array: Any, root: Rank = 0, out: Any = None) -> Any:
@@ -217,7 +215,7 @@ class Communicator(PointToPoint):
         if out is None:
             out = self._like(array)
         if not self._run_arrays(1, array, out, 0, root):
-            self.run_request(self._request(Collective.BROADCAST, array, out, root=root))
+            self._run_slowly(Collective.BROADCAST, array, out, root=root)
         return out
 
     def reduce(
@@ -235,9 +233,7 @@ class Communicator(PointToPoint):
         scales = (prescale, postscale)
         if scales == (1.0, 1.0) and self._run_arrays(2, array, out, op, root):
             return out
-        self.run_request(
-            self._request(Collective.REDUCE, array, out, op=op, root=root, scales=scales)
-        )
+        self._run_slowly(Collective.REDUCE, array, out, op=op, root=root, scales=scales)
         return out
 
     def allgather(self, array: Any, out: Any = None) -> Any:
@@ -248,7 +244,7 @@ class Communicator(PointToPoint):
         if out is None:
             out = self._like(array, rows=self.size, per=1)
         if not self._run_arrays(3, array, out):
-            self.run_request(self._request(Collective.ALLGATHER, array, out))
+            self._run_slowly(Collective.ALLGATHER, array, out)
         return out
 
     def reducescatter(
@@ -269,7 +265,7 @@ class Communicator(PointToPoint):
         scales = (prescale, postscale)
         if scales == (1.0, 1.0) and self._run_arrays(4, array, out, op):
             return out
-        self.run_request(self._request(Collective.REDUCESCATTER, array, out, op=op, scales=scales))
+        self._run_slowly(Collective.REDUCESCATTER, array, out, op=op, scales=scales)
         return out
 
     def alltoall(self, array: Any, out: Any = None) -> Any:
@@ -277,7 +273,7 @@ class Communicator(PointToPoint):
         if out is None:
             out = self._like(array, rows=1, per=1)
         if not self._run_arrays(6, array, out):
-            self.run_request(self._request(Collective.ALLTOALL, array, out))
+            self._run_slowly(Collective.ALLTOALL, array, out)
         return out
 
     def barrier(self) -> None:
@@ -430,14 +426,23 @@ class Communicator(PointToPoint):
     def _run_arrays(
         self, collective: int, array: Any, out: Any, op: int = 0, root: Rank = 0
     ) -> bool:
-        """Run a call on plain numpy arrays the short way; False if it needs the long one.
+        """Run a call on numpy arrays, or one again on a device; False if it needs the long way.
 
         `collective` is a `Collective` as a number: looking up the member costs as much as a call.
         """
         try:
-            return self._fast(collective, array, out, op, root)
+            return self._fast(collective, array, out, op, root) or self._devices.again(
+                collective, array, out, op, root
+            )
         except native.Failure as failure:
             self.fail(failure)
+
+    def _run_slowly(self, collective: Collective, array: Any, out: Any, **how: Any) -> None:
+        """Run a call after all checks, so that the next one like it need not be checked."""
+        request = self._request(collective, array, out, **how)
+        self.run_request(request)
+        if request.stream is not None and request.prescale == request.postscale == 1.0:
+            self._devices.learn(request, array, out)
 
     def submit_request(self, request: Request) -> Any:
         """Start a call of `calls.make_request`; the job has ``done`` and ``wait``.
@@ -459,18 +464,9 @@ class Communicator(PointToPoint):
             return None
         return self._like(array) if out is None else out
 
-    def _request(  # noqa: PLR0913
-        self,
-        collective: Collective,
-        array: Any,
-        out: Any,
-        *,
-        op: Op = Op.SUM,
-        root: Rank = 0,
-        scales: tuple[float, float] = (1.0, 1.0),
-    ) -> Request:
+    def _request(self, collective: Collective, array: Any, out: Any, **how: Any) -> Request:
         """Return the checked call; `out` is None where this rank takes no result."""
-        return make_request(collective, array, out, size=self.size, op=op, root=root, scales=scales)
+        return make_request(collective, array, out, size=self.size, **how)
 
     def _like(self, array: Any, rows: int = 1, per: int = 1) -> Any:
         """Return a new array like `array` with its first axis times `rows`, divided by `per`."""

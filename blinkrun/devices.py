@@ -26,7 +26,8 @@ from blinkrun.errors import (
     UsageError,
 )
 from blinkrun.executors import native
-from blinkrun.executors.base import Executor, Request
+from blinkrun.executors.base import Executor, Request, not_fast
+from blinkrun.repeats import Repeats
 from blinkrun.topology.devices import DeviceLinks, Reach
 from blinkrun.types import Collective, DType, Op, Rank
 
@@ -94,6 +95,8 @@ class Devices:
     ----------
     executor : DeviceExecutor or None
         What runs calls on the device; None before the first.
+    again : callable
+        The short way of calls like one before, as `Executor.fast` is that of numpy arrays.
     is_capturing : bool
         Whether the last call of `submit` was captured in a graph: events may not be asked then.
     """
@@ -106,11 +109,13 @@ class Devices:
         names: Sequence[Rank] | None = None,
     ) -> None:
         self.executor: DeviceExecutor | None = None
+        self.again: Callable[..., bool] = not_fast
         self.is_capturing = False
         self._names = names
         self._control = control
         self._world = world
         self._host = host
+        self._repeats: Repeats | None = None
         self._apis: dict[int, DeviceApi] = {}
         self._lock = threading.Lock()
 
@@ -147,26 +152,34 @@ class Devices:
                 executor = self.executor
                 if executor is None:
                     executor = self.executor = self._joined(index)
-        joined = executor.api.info.index
-        if joined != index:
+        if executor.index != index:
             raise InvalidBufferError(
                 f"rank {self._world.rank}: the array is on device {index}, but this communicator's"
-                f" first call was on device {joined}; a rank uses one device of a communicator"
+                f" first call was on device {executor.index}; a rank uses one device of a"
+                " communicator"
             )
         return executor
 
     def run(self, request: Request) -> None:
         """Enqueue a call in its stream; returns at once."""
         executor = self.executor
-        if executor is None or executor.api.info.index != request.device:
+        if executor is None or executor.index != request.device:
             executor = self.join(request.device)
         executor.run(request)
 
+    def learn(self, request: Request, array: Any, out: Any) -> None:
+        """Let `again` have a call that `run` has made on `array` and `out`, without scales."""
+        if self._repeats is None and self.executor is not None:
+            self._repeats = Repeats(self.executor)
+            self.again = self._repeats.run
+        if self._repeats is not None:
+            self._repeats.learn(request, array, out)
+
     def submit(self, request: Request) -> DeviceJob:
         """Enqueue a call in the communicator's own stream, after what is in the request's now."""
-        executor = self.join(request.device)
-        self.is_capturing = executor.api.is_capturing(request.stream or 0)
-        return executor.submit(request)
+        job = self.join(request.device).submit(request)
+        self.is_capturing = job.is_captured
+        return job
 
     def synchronize(self) -> None:
         """Wait for all calls of this rank on its device, and raise what went wrong.
@@ -187,6 +200,7 @@ class Devices:
     def close(self) -> None:
         """Leave; calls under way are finished first. Harmless if nothing was joined."""
         executor, self.executor = self.executor, None
+        self._repeats, self.again = None, not_fast
         if executor is not None:
             executor.close()
 
@@ -265,7 +279,7 @@ class OnDevices(ABC):
     def device_index(self) -> int | None:
         """Number of this rank's device, as this process counts; None before the first call."""
         executor = self._devices.executor
-        return None if executor is None else executor.api.info.index
+        return None if executor is None else executor.index
 
     def device_api(self, index: int) -> DeviceApi:
         """Return device `index` of this process. Not collective.
@@ -308,7 +322,7 @@ class OnDevices(ABC):
     def _device_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         memory = self._device_bytes(math.prod(shape) * dtype.itemsize)
         executor = self._devices.executor
-        device = -1 if executor is None else executor.api.info.index
+        device = -1 if executor is None else executor.index
         return DeviceArray(memory, memory.pointer, device, shape, dtype)
 
     def _new_like(self, given: buffers.View, array: Any, shape: tuple[int, ...]) -> Any:

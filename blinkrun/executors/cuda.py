@@ -22,7 +22,7 @@ from blinkrun.types import DType
 _KINDS = 4  # cudaMemcpyDefault: by the addresses
 _NO_DEVICE, _OLD_DRIVER = 100, 35
 _SUCCESS, _NOT_READY = 0, 600
-_ALREADY_ENABLED = 704
+_ALREADY_ENABLED, _CAPTURES_ELSEWHERE = 704, 906
 _UUID_BYTES = 16
 _DEVICE_MEMORY, _MANAGED_MEMORY = 2, 3
 
@@ -247,6 +247,7 @@ class CudaDevice:
         self._runtime = runtime
         self._driver = driver
         self._local = threading.local()  # whether a thread has a context
+        self._cells: dict[int, ctypes.c_void_p] = {}  # a launch takes the address of one
 
     def _do(self, name: str, function: Callable[..., Any], *args: Any, advice: str = "") -> Any:
         """Call `function` with the device current; raise its error as ours."""
@@ -267,6 +268,8 @@ class CudaDevice:
             self._fail(name, err, advice)
 
     def _fail(self, name: str, err: Exception, advice: str) -> NoReturn:
+        if getattr(err, "status", 0) == _CAPTURES_ELSEWHERE:
+            advice = _CAPTURED
         raise DeviceError(name, self._index, _first_line(err), advice, rank=self._rank) from err
 
     def free_bytes(self) -> int:
@@ -409,7 +412,7 @@ class CudaDevice:
     def is_capturing(self, stream: int) -> bool:
         """Whether a graph is being captured from `stream`."""
         function = self._runtime.streamIsCapturing
-        return bool(self._do("cudaStreamIsCapturing", function, stream, advice=_CAPTURED))
+        return bool(self._do("cudaStreamIsCapturing", function, stream, advice=_STREAM))
 
     def new_event(self) -> int:
         """Return an event without timing."""
@@ -454,7 +457,9 @@ class CudaDevice:
         function = self._kernels.functions[dtype] or self._do(
             "cuModuleLoadData", self._kernels.function, dtype
         )
-        parameter = ctypes.c_void_p(call)
+        cell = self._cells.get(call)
+        if cell is None:
+            cell = self._cells[call] = ctypes.c_void_p(call)
         self._do(
             "cuLaunchKernel",
             self._driver.launchKernel,
@@ -467,7 +472,7 @@ class CudaDevice:
             1,
             0,
             stream,
-            ctypes.addressof(parameter),
+            ctypes.addressof(cell),
             0,
             advice=_STREAM,
         )

@@ -25,13 +25,13 @@ from blinkrun.errors import (
     NotInitializedError,
     UsageError,
 )
-from blinkrun.executors import device_layout as layout
 from blinkrun.executors.base import Executor, Request
 from blinkrun.executors.device_api import DeviceApi
+from blinkrun.executors.device_call import CALL, Prepared, prepare
 from blinkrun.executors.device_heap import DeviceMemory
 from blinkrun.executors.device_job import DeviceJob, wait_for
 from blinkrun.executors.device_memory import Holdings, sweep
-from blinkrun.executors.device_programs import Loaded, call_blocks, desc_of
+from blinkrun.executors.device_programs import Loaded, call_blocks
 from blinkrun.executors.device_setup import MakePlan, Setup, Wishes
 from blinkrun.planner.plan import Plan
 from blinkrun.types import DType, Rank
@@ -43,7 +43,16 @@ SCRATCH_BYTES = 64 << 20  # for slots: those of all channels and pieces of a sta
 
 __all__ = ["DeviceExecutor", "DeviceJob"]
 
-_ITEMSIZES = [dtype.itemsize for dtype in DType]
+MOST_KNOWN = 4096  # calls that are kept prepared
+_forks = 0  # that lie between this process and the one that loaded this module
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - calls read it; to ask for the process's number takes longer
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class DeviceExecutor:
@@ -85,6 +94,8 @@ class DeviceExecutor:
         What calls run on.
     api : DeviceApi
         The device.
+    index : int
+        Its number in this process.
     stream : int
         The executor's own stream, of high priority, in which `submit` runs calls.
 
@@ -114,13 +125,15 @@ class DeviceExecutor:
         self.rank = world.rank
         self.size = world.size
         self.api = api
+        self.index = api.info.index
         self._lock = threading.Lock()
         self._keep: deque[tuple[int, Any]] = deque()
-        self._call = ctypes.create_string_buffer(layout.CALL.size)
+        self._call = ctypes.create_string_buffer(CALL.size)
         self._call_at = ctypes.addressof(self._call)
+        self._known: dict[tuple[Any, ...], Prepared] = {}
         self._last_stream: int | None = None
         self._is_closed = False
-        self._process = os.getpid()
+        self._forks = _forks
         everyone = list(range(world.size)) if names is None else list(names)
         self.name = everyone[self.rank]
         sweep()  # what other groups could not give back yet
@@ -183,6 +196,31 @@ class DeviceExecutor:
         with self._lock:
             self._enqueue(request, request.stream or 0)
 
+    def prepared(self, request: Request) -> Prepared:
+        """Return what `again` takes, of a call that `run` has made."""
+        with self._lock:
+            return self._prepared_call(request, 0)
+
+    def again(self, call: Prepared, given: int, taken: int, keep: Any, stream: int) -> None:
+        """Enqueue a call like one before, on other memory perhaps; as `run`, in less time.
+
+        Parameters
+        ----------
+        call : Prepared
+            Of `prepared`.
+        given, taken : int
+            Addresses of input and output.
+        keep : object
+            Lives until the call is through.
+        stream : int
+            In whose order it is.
+        """
+        self._refuse_in_child()
+        with self._lock:
+            self._check_open()
+            self._state.check()
+            self._launch(call, given, taken, keep, stream)
+
     def submit(self, request: Request) -> DeviceJob:
         """Enqueue a call in `stream`, after what is in the request's stream now.
 
@@ -198,7 +236,7 @@ class DeviceExecutor:
         with self._lock:
             self._check_open()
             source = request.stream or 0
-            if api.is_capturing(source):
+            if source != 0 and api.is_capturing(source):
                 self._enqueue(request, source)
                 return DeviceJob(api, self._events, None, self._wait)
             event = self._events.take()
@@ -247,7 +285,7 @@ class DeviceExecutor:
 
         Comes before any lock, which a thread that is not there may hold.
         """
-        if os.getpid() != self._process:
+        if _forks != self._forks:
             raise ForkedError(self.name)
 
     def _check_open(self) -> None:
@@ -256,49 +294,41 @@ class DeviceExecutor:
 
     def _enqueue(self, request: Request, stream: int) -> None:
         self._check_open()
-        api, state = self.api, self._state
-        state.check()
-        if request.device not in (-1, api.info.index):
+        self._state.check()
+        if request.device not in (-1, self.index):
             raise InvalidBufferError(
                 f"rank {self.name}: the buffer is on device {request.device}, this"
-                f" rank's calls are on device {api.info.index}"
+                f" rank's calls are on device {self.index}"
             )
-        captures = api.is_capturing(stream)
-        if captures and self._hosts is not None:
-            self._hosts.refuse_capture()
-        loaded = self._loaded(request, captures=captures)
-        dtype, count = request.dtype, request.count
-        layout.CALL.pack_into(
-            self._call,
-            0,
-            self._group,
-            *loaded.addresses,
-            request.input,
-            request.output,
-            count,
-            loaded.eager_bytes,
-            layout.hash_scales(request.prescale, request.postscale),
-            request.prescale,
-            request.postscale,
-            self._timeout_ns,
-            request.root,
-            request.collective,
-            dtype,
-            request.op,
+        call = self._prepared_call(request, stream)
+        self._launch(call, request.input, request.output, request.keep, stream)
+
+    def _launch(self, call: Prepared, given: int, taken: int, keep: Any, stream: int) -> None:
+        api, state, hosts = self.api, self._state, self._hosts
+        # CUDA captures nothing from the default stream, and need not be asked.
+        captures = (stream != 0 or hosts is not None) and self._captures(stream)
+        CALL.pack_into(
+            self._call, 0, call.head, given, taken, call.middle, self._timeout_ns, call.tail
         )
         if not captures and self._comes_after_other(stream):
             api.wait(stream, self._after)
-        blocks = loaded.blocks(count * _ITEMSIZES[dtype], self._most_blocks)
-        if self._hosts is not None:
-            self._hosts.submit(loaded.flat, call=desc_of(request))
-        api.launch(self._call_at, dtype, blocks, stream)
+        if hosts is not None:
+            hosts.submit(call.flat, call=call.desc)
+        api.launch(self._call_at, call.dtype, call.blocks, stream)
         if captures:
             state.capturing()
             return
         state.launching()
         self._last_stream = stream
         api.record(self._after, stream)
-        self._hold(request)
+        self._hold(keep)
+
+    def _captures(self, stream: int) -> bool:
+        """Whether a graph is being captured from `stream`; raises where none may be."""
+        captures = self.api.is_capturing(stream)
+        if captures and self._hosts is not None:
+            self._hosts.refuse_capture()
+        return captures
 
     def _comes_after_other(self, stream: int) -> bool:
         """Whether the last call may be in another stream than `stream`.
@@ -309,11 +339,30 @@ class DeviceExecutor:
         last = self._last_stream
         return last is not None and (last != stream or stream not in (0, self.stream))
 
+    def _prepared_call(self, request: Request, stream: int) -> Prepared:
+        """Return a call but for its addresses; loads its programs if that may be done now."""
+        key = (
+            request.collective,
+            request.dtype,
+            request.op,
+            request.root,
+            request.count,
+            request.prescale,
+            request.postscale,
+        )
+        call = self._known.get(key)
+        if call is None:
+            loaded = self._loaded(request, captures=self._captures(stream))
+            call = prepare(request, loaded, group=self._group, most_blocks=self._most_blocks)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = call
+        return call
+
     def _loaded(self, request: Request, *, captures: bool) -> Loaded:
-        """Return the programs of a call; loads them if that may be done now."""
         collective, dtype = request.collective, request.dtype
         found = self._programs.get(collective, request.root)
-        if found is None or dtype not in self._prepared:
+        if found is None or not self._prepared[dtype]:
             if captures:
                 raise UsageError(
                     f"the first {collective.label} of {dtype.label} in a communicator cannot be"
@@ -321,8 +370,6 @@ class DeviceExecutor:
                 )
             found = self._programs.load(collective, request.root)
             self._prepare(dtype)
-        if len(found) == 1:
-            return found[0]
         size = request.count * dtype.itemsize * call_blocks(collective, self.size)
         return next(each for each in found if size <= each.most_bytes)
 
@@ -332,19 +379,20 @@ class DeviceExecutor:
         Ranks that share it as threads of one process wait for each other there. When the calls
         before are through here, all ranks have launched them, and they end by themselves.
         """
-        if dtype not in self._prepared:
+        if not self._prepared[dtype]:
             wait_for(lambda: self.api.is_through(self._after))
             self.api.prepare(dtype)
-            self._prepared.add(dtype)
+            self._prepared[dtype] = True
 
-    def _hold(self, request: Request) -> None:
+    def _hold(self, memory: Any) -> None:
         """Keep the memory of a call until it is through."""
-        through = self._state.through
-        keep = self._keep
-        while keep and keep[0][0] <= through:
-            keep.popleft()
-        if request.keep:
-            keep.append((self._state.launched, request.keep))
+        state, keep = self._state, self._keep
+        if keep:
+            through = state.through
+            while keep and keep[0][0] <= through:
+                keep.popleft()
+        if memory:
+            keep.append((state.launched, memory))
 
     # ---- memory --------------------------------------------------------------------------------
 
@@ -363,7 +411,7 @@ class DeviceExecutor:
         pointer = self._heap.allocate(num_bytes)
         if pointer is None:
             raise self._setup.no_room(num_bytes)
-        return DeviceMemory(pointer, num_bytes, self.api.info.index, self._heap.release)
+        return DeviceMemory(pointer, num_bytes, self.index, self._heap.release)
 
     def contains(self, pointer: int) -> bool:
         """Whether `pointer` lies in the part of the arena that `empty_bytes` hands out."""

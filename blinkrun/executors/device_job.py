@@ -47,6 +47,11 @@ class DeviceJob:
     """A call on its way on the device.
 
     Where the call was captured in a graph there is nothing to wait for on the host.
+
+    Attributes
+    ----------
+    is_captured : bool
+        Whether it was.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class DeviceJob:
         self._events = events
         self._event = event
         self._wait = wait
+        self.is_captured = event is None
 
     def __del__(self) -> None:
         if self._event is not None:

@@ -102,8 +102,8 @@ class Setup:
         Address of the group on the device.
     most_blocks : int
         Thread blocks of a call, at most.
-    prepared : set of int
-        Element types whose kernel is loaded.
+    prepared : list of bool
+        By element type, whether its kernel is loaded.
     """
 
     plan: Plan | HostsPlan
@@ -135,7 +135,7 @@ class Setup:
         self._timeout_s = wishes.timeout_s
         self.name = everyone[world.rank]
         self.hosts: DeviceHosts | None = None
-        self.prepared: set[int] = set()
+        self.prepared = [False] * len(DType)
         index = world.local_rank
         heap_asked = together(
             control, lambda: env.size_bytes(env.DEVICE_ARENA, wishes.arena_bytes)
@@ -183,7 +183,7 @@ class Setup:
         def finish() -> None:
             self.group = self._put(bytes(group))
             api.prepare(DType.FLOAT32)
-            self.prepared.add(DType.FLOAT32)
+            self.prepared[DType.FLOAT32] = True
             self.programs.load(Collective.ALLREDUCE, 0)
             if self.hosts is not None:
                 self.hosts.start(pinned[0], areas.own + rings_at, rings_bytes)

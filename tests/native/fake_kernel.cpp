@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -163,7 +164,7 @@ uint32_t fake_places(const void* call, uint32_t rest, uint64_t* words, uint32_t 
 
 const char* fake_place_name(uint32_t place) { return blinkrun::kNames[place]; }
 
-uint32_t fake_dtype(const void* call) { return blinkrun::read(call).dtype; }
+size_t fake_dtype_at() { return offsetof(blinkrun::DeviceCall, dtype); }
 
 void fake_run(const void* call, uint32_t blocks, uint64_t seed) {
   blinkrun::run(blinkrun::read(call), blocks, seed);

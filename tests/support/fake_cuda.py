@@ -432,7 +432,7 @@ class FakeDevice(Tools):
         if not 0 < blocks <= self.machine.most_blocks:
             raise self.error("cuLaunchKernel", f"{blocks} blocks cannot all run at a time")
         kernel = fake_kernel.load()
-        words = ctypes.string_at(call, kernel.call_bytes)
+        words = kernel.call_at(call)
         self.machine.launches.append((self.rank, blocks))
         if kernel.dtype(words) != dtype:
             raise self.error("cuLaunchKernel", f"the call's dtype is not the kernel's, {dtype}")

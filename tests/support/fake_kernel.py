@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,33 +30,31 @@ FLAGS = (
 )
 BUILD_S = 300  # longest that a build may take
 _MOST_PLACES = 256
+_WORD = struct.Struct("=I")
 
 
 class Kernel:
-    """What the library offers.
-
-    Attributes
-    ----------
-    call_bytes : int
-        Size of a `DeviceCall`.
-    """
+    """What the library offers."""
 
     def __init__(self, path: Path) -> None:
         self._library = library = ctypes.CDLL(str(path))
-        quick = ctypes.PyDLL(str(path))  # keeps the interpreter's lock: others are not let in
         call, word = ctypes.c_char_p, ctypes.c_uint32
         for name, result, arguments in (
             ("fake_call_bytes", ctypes.c_size_t, []),
-            ("fake_dtype", word, [call]),
+            ("fake_dtype_at", ctypes.c_size_t, []),
             ("fake_place_name", ctypes.c_char_p, [word]),
             ("fake_places", word, [call, word, ctypes.c_void_p, word]),
             ("fake_run", None, [call, word, ctypes.c_uint64]),
         ):
-            for handle in (library, quick):
-                function = getattr(handle, name)
-                function.restype, function.argtypes = result, arguments
-        self._quick = quick
-        self.call_bytes: int = library.fake_call_bytes()
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._call = ctypes.c_char * library.fake_call_bytes()
+        self._dtype_at: int = library.fake_dtype_at()
+
+    def call_at(self, address: int) -> bytes:
+        """Return a copy of the `DeviceCall` at `address`."""
+        words: bytes = self._call.from_address(address).raw
+        return words
 
     def places(self, call: bytes) -> Iterator[tuple[str, int, int]]:
         """Yield name, address and bytes of what the call may touch; what tells of others first."""
@@ -68,7 +67,8 @@ class Kernel:
 
     def dtype(self, call: bytes) -> int:
         """Return the element type that the call says."""
-        return int(self._quick.fake_dtype(call))
+        number: int = _WORD.unpack_from(call, self._dtype_at)[0]
+        return number
 
     def run(self, call: bytes, blocks: int, seed: int) -> None:
         """Run all blocks of the call to their end, their turns in an order drawn from `seed`."""

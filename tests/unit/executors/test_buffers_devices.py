@@ -207,6 +207,12 @@ def test_tensors_of_a_device(torch):
     assert buffers.view(loose, "x", packed=False).count == 3
 
 
+def test_torch_is_asked_for_no_more_than_the_address_of_a_stream(torch):
+    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: 0x300 + index)
+    torch.cuda = None
+    assert buffers.stream_of(Tensor(values())) == 0x301
+
+
 def test_requests_of_tensors(torch):
     request = make_request(Collective.ALLREDUCE, Tensor(values()), Tensor(values()), size=2)
     assert (request.device, request.stream) == (1, 0x101)

@@ -112,6 +112,8 @@ class Driver(types.SimpleNamespace):
         return 2
 
     def launchKernel(self, function, *rest):
+        if "launchKernel" in self.runtime.fails:
+            raise self.runtime.fails["launchKernel"]
         params = (ctypes.c_void_p * 1).from_address(rest[8])
         seen = ctypes.string_at(params[0], 8)
         self.launches.append((self.runtime.current, function, rest[:8], seen))
@@ -198,6 +200,21 @@ def test_a_launch_hands_over_the_call_at_its_address(runtime):
     assert driver.loaded == [(1, b"int64")]  # once
     assert driver.launches == [(1, 101, (5, 1, 1, 512, 1, 1, 0, 77), b"the call")] * 2
     assert device.most_blocks() == 132
+
+
+@pytest.mark.parametrize(("status", "advice"), [(906, "not the default one"), (400, "destroyed")])
+def test_a_stream_that_does_not_do_is_told_from_one_while_others_capture(runtime, status, advice):
+    device = cuda.open_device(1)
+    for call in ("streamIsCapturing", "eventRecord", "launchKernel"):
+        runtime.fails[call] = RuntimeStatusError(status, "cudaErrorOfAStream")
+    call = ctypes.create_string_buffer(8)
+    for act in (
+        lambda: device.is_capturing(7),
+        lambda: device.record(1, 0),
+        lambda: device.launch(ctypes.addressof(call), int(DType.INT64), 1, 0),
+    ):
+        with pytest.raises(DeviceError, match=advice):
+            act()
 
 
 def test_ranks_of_a_process_share_loaded_kernels(runtime):
