@@ -17,7 +17,7 @@ class Wire:
     Attributes
     ----------
     functions : mapping of str to int
-        Addresses of ``isend``, ``irecv``, ``testsome``, ``cancel``, ``request_free``,
+        Addresses of ``isend``, ``irecv``, ``test``, ``testsome``, ``cancel``, ``request_free``,
         ``get_count``, ``error_string`` and ``finalized``.
     handles : mapping of str to int
         ``comm`` (all ranks of the control plane, in its order, for this alone), ``byte`` and
@@ -30,6 +30,9 @@ class Wire:
         `taken` comes from rank `src`, and returns when that is there. Native code has its own way.
     meet : callable
         ``meet(timeout_s)`` returns when all ranks have called it, and sleeps until then.
+    before_end : callable
+        ``before_end(method)`` has a bound method called before MPI ends, whoever ends it, if its
+        object is there then; the latest first. Nothing of the wire may be used afterwards.
     owner : object
         Keeps the communicator; it is freed with the control plane.
     """
@@ -39,6 +42,7 @@ class Wire:
     sizes: Mapping[str, int]
     swap: Callable[[Rank, Rank, bytearray, bytearray, float], None]
     meet: Callable[[float], None]
+    before_end: Callable[[Callable[[], None]], None]
     owner: Any
 
 

@@ -7,15 +7,18 @@ MPI_Finalize waits for the other ranks and a rank that failed must not wait.
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 import time
+import weakref
 import zlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import mpi4py
 
+from blinkrun import env
 from blinkrun.comm.base import Wire, check_subset
 from blinkrun.errors import CollectiveTimeoutError, LaunchError, UsageError
 from blinkrun.types import Rank
@@ -39,14 +42,17 @@ if not MPI.Is_initialized():  # a program has set mpi4py.rc.initialize = False
 MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
 END_LOOK_S = 0.01  # between looks whether all ranks have come to their end
 MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
+TELL_S = 1.0  # what the first rank gets to tell the others who is late
 # Open MPI sends 64 KiB, with its head, at once by TCP. What is larger it offers first, and the
 # answer queues behind data: 16 MiB at 1 Gbit/s took 155 ms, not 141.
 PIECE_BYTES = 60 << 10
 _TAGS = 1 << 14  # MPI guarantees 32767 tags
+_MEET_TAG = 8199  # on a communicator of our own
 _SWAP_TAG = 8200  # on a wire, where native code has the others (csrc/mpi.hpp)
 _FUNCTIONS = (
     "Isend",
     "Irecv",
+    "Test",
     "Testsome",
     "Cancel",
     "Request_free",
@@ -54,6 +60,8 @@ _FUNCTIONS = (
     "Error_string",
     "Finalized",
 )
+_NUMBER = struct.Struct("=i")
+_TOGETHER = "in what all ranks must call, such as blinkrun.init()"
 _LEVELS = {
     MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE",
     MPI.THREAD_FUNNELED: "MPI_THREAD_FUNNELED",
@@ -64,6 +72,9 @@ _LEVELS = {
 class MpiControl:
     """All ranks of a communicator, on duplicates of our own; collective over it.
 
+    MPI's own collectives have no deadline, so before each the ranks meet, asleep, which has one:
+    BLINKRUN_TIMEOUT_S, else 600 seconds. A rank that does not come is a CollectiveTimeoutError.
+
     Parameters
     ----------
     comm : mpi4py.MPI.Comm, optional
@@ -73,7 +84,10 @@ class MpiControl:
     """
 
     def __init__(self, comm: Any = None, *, ends_mpi: bool = True) -> None:
+        _check_mpi()
         base = MPI.COMM_WORLD if comm is None else comm
+        self._timeout_s = env.timeout_s()
+        _meet_all(base, self._timeout_s)  # nothing else: it is the program's, as its messages are
         self._comm = base.Dup()
         self._meetings = base.Dup()  # subsets are made on it: nothing else may match there
         self._wires: list[Any] = []
@@ -83,10 +97,12 @@ class MpiControl:
 
     def allgather(self, item: Any) -> list[Any]:
         """Return the `item` of every rank; items are pickled."""
+        self._come()
         return list(self._comm.allgather(item))
 
     def broadcast(self, item: Any, root: Rank = 0) -> Any:
         """Return the `item` of `root`; it is pickled."""
+        self._come()
         return self._comm.bcast(item, root=root)
 
     def sub(self, ranks: Sequence[Rank], *, timeout_s: float) -> MpiControl:
@@ -101,6 +117,7 @@ class MpiControl:
     def wire(self) -> Wire:
         """Return a duplicate of the communicator as native code uses it, for this alone."""
         _check_threads()
+        self._come()
         comm = self._comm.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._wires.append(comm)
@@ -115,6 +132,7 @@ class MpiControl:
             },
             swap=partial(_swap, comm),
             meet=partial(_meet_all, comm),
+            before_end=_before_end,
             owner=comm,
         )
 
@@ -130,8 +148,12 @@ class MpiControl:
 
     def abort(self, code: int) -> None:
         """Call MPI_Abort: the MPI ends every rank."""
-        if not MPI.Is_finalized():
-            MPI.COMM_WORLD.Abort(code)
+        abort(code)
+
+    def _come(self) -> None:
+        """Return when all ranks have come here."""
+        _check_mpi()
+        _meet(self._comm, range(self.size), _MEET_TAG, self._timeout_s, _TOGETHER)
 
 
 def control_of(comm: Any, *, timeout_s: float = MEET_TIMEOUT_S) -> MpiControl:
@@ -183,6 +205,12 @@ def rank_among_all() -> Rank:
     return int(MPI.COMM_WORLD.Get_rank())
 
 
+def abort(code: int) -> None:
+    """Have MPI end every process that it has started, this one as well."""
+    if not MPI.Is_finalized():
+        MPI.COMM_WORLD.Abort(code)
+
+
 def come_to_the_end() -> bool:
     """Return True when all that MPI started have called it, asleep till then; False if MPI is over.
 
@@ -196,9 +224,42 @@ def come_to_the_end() -> bool:
     return True
 
 
+_at_end: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+
+def _before_end(method: Callable[[], None]) -> None:
+    """Have a bound method called before MPI ends, if its object is there then; latest first.
+
+    MPI_Finalize begins with what hangs on MPI_COMM_SELF, also where the program calls it.
+    """
+    _hook()
+    _at_end[:] = [each for each in _at_end if each() is not None]
+    _at_end.append(weakref.WeakMethod(method))
+
+
+@cache
+def _hook() -> None:
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_end), None)
+
+
+def _end(*_: Any) -> None:
+    while _at_end:
+        method = _at_end.pop()()
+        if method is not None:
+            method()
+
+
 def library() -> str:
     """Return the first line of the MPI's own version text."""
     return str(MPI.Get_library_version()).splitlines()[0].strip(" \0")
+
+
+def _check_mpi() -> None:
+    if MPI.Is_finalized():
+        raise LaunchError(
+            "MPI has ended, and cannot start again: blinkrun ends it when the program ends, unless"
+            " the program has loaded mpi4py first and ends it itself"
+        )
 
 
 def _check_threads() -> None:
@@ -244,11 +305,15 @@ def _swap(  # noqa: PLR0913, PLR0917 - one message each way
     _wait_for(going, dst, timeout_s)
 
 
+_unfinished: list[Any] = []  # requests that have memory of ours: MPI may still write there
+
+
 def _wait_for(request: Any, rank: Rank, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not request.Test():
         time.sleep(0)  # lets others have the core; a nap would be measured
         if time.monotonic() > deadline:
+            _unfinished.append(request)
             raise CollectiveTimeoutError(
                 f"rank {rank} did not answer over the network within {timeout_s:g} s",
                 [rank],
@@ -260,12 +325,16 @@ def _meet_all(comm: Any, timeout_s: float) -> None:
     """Return when all ranks of `comm` are here; a core is left to others meanwhile."""
     request = comm.Ibarrier()
     deadline = time.monotonic() + timeout_s
+    pause_s = MEET_LOOK_S
     while not request.Test():
-        time.sleep(MEET_LOOK_S * 5)
         if time.monotonic() > deadline:
             raise CollectiveTimeoutError(
-                f"not all ranks were there within {timeout_s:g} s", [], timeout_s
+                f"rank {comm.Get_rank()} waited {timeout_s:g} s for other ranks {_TOGETHER}",
+                [],
+                timeout_s,
             )
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, MEET_LOOK_S * 5)  # what is measured comes next
 
 
 def _numbers(comm: Any) -> list[Rank]:
@@ -280,7 +349,10 @@ def _numbers(comm: Any) -> list[Rank]:
 def _subset(comm: Any, ranks: tuple[Rank, ...], timeout_s: float) -> Any:
     """Return a communicator of `ranks`, which are all here when MPI is asked to make it."""
     tag = zlib.crc32(repr(ranks).encode()) % _TAGS
-    _meet(comm, ranks, tag, timeout_s)
+    what = (
+        f"to make a group of the ranks {list(ranks)}; all of them must call it with the same list"
+    )
+    _meet(comm, ranks, tag + _TAGS, timeout_s, what)
     everyone = comm.Get_group()
     group = everyone.Incl(list(ranks))
     try:
@@ -290,28 +362,51 @@ def _subset(comm: Any, ranks: tuple[Rank, ...], timeout_s: float) -> Any:
         everyone.Free()
 
 
-def _meet(comm: Any, ranks: tuple[Rank, ...], tag: int, timeout_s: float) -> None:
-    """Return when all `ranks` are here: each tells the first, which tells all."""
+def _meet(comm: Any, ranks: Sequence[Rank], tag: int, timeout_s: float, what: str) -> None:
+    """Return when all `ranks` are here: each tells the first, which tells all.
+
+    When some are late, the first tells the others which.
+    """
     me, first = comm.Get_rank(), ranks[0]
-    tag += _TAGS
+    unsure = ""
     if me != first:
         told = comm.Isend([b"", MPI.BYTE], first, tag)
-        _await({first: comm.Irecv([bytearray(1), MPI.BYTE], first, tag)}, me, ranks, timeout_s)
-        told.Wait()
-        return
-    others = ranks[1:]
-    come = {rank: comm.Irecv([bytearray(1), MPI.BYTE], rank, tag) for rank in others}
-    _await(come, me, ranks, timeout_s)
-    MPI.Request.Waitall([comm.Isend([b"", MPI.BYTE], rank, tag) for rank in others])
+        said = bytearray(_NUMBER.size * len(ranks))
+        status = MPI.Status()
+        coming = comm.Irecv([said, MPI.BYTE], first, tag)
+        late = _late({first: coming}, timeout_s + TELL_S, status)
+        if late:
+            unsure = f", or for one that rank {first} waits for,"
+        else:
+            told.Wait()
+            late = _unpacked(said[: status.Get_count(MPI.BYTE)])
+    else:
+        others = ranks[1:]
+        come = {rank: comm.Irecv([bytearray(1), MPI.BYTE], rank, tag) for rank in others}
+        late = _late(come, timeout_s)
+        text = b"".join(_NUMBER.pack(rank) for rank in late)
+        going = [comm.Isend([text, MPI.BYTE], each, tag) for each in others if each not in late]
+        # One by one: with pml/ucx Open MPI's MPI_Waitall refuses those that are through at once
+        # among others (open-mpi/ompi#12942).
+        for told in going:
+            told.Wait()
+    if late:
+        raise CollectiveTimeoutError(
+            f"rank {me} waited {timeout_s:g} s for rank{'s' * (len(late) > 1)}"
+            f" {', '.join(map(str, late))}{unsure} {what}",
+            late,
+            timeout_s,
+        )
 
 
-def _await(requests: dict[Rank, Any], me: Rank, ranks: tuple[Rank, ...], timeout_s: float) -> None:
+def _late(requests: dict[Rank, Any], timeout_s: float, status: Any = None) -> list[Rank]:
+    """Return the ranks whose requests are not through in time, and take those back."""
     deadline = time.monotonic() + timeout_s
     pause_s = MEET_LOOK_S
     while True:
-        requests = {rank: each for rank, each in requests.items() if not each.Test()}
+        requests = {rank: each for rank, each in requests.items() if not each.Test(status)}
         if not requests:
-            return
+            return []
         if time.monotonic() > deadline:
             break
         time.sleep(pause_s)
@@ -319,11 +414,8 @@ def _await(requests: dict[Rank, Any], me: Rank, ranks: tuple[Rank, ...], timeout
     for each in requests.values():
         each.Cancel()
         each.Free()
-    late = sorted(requests)
-    raise CollectiveTimeoutError(
-        f"rank {me} waited {timeout_s:g} s for rank{'s' * (len(late) > 1)}"
-        f" {', '.join(map(str, late))} to make a group of the ranks {list(ranks)};"
-        " all of them must call it with the same list",
-        late,
-        timeout_s,
-    )
+    return sorted(requests)
+
+
+def _unpacked(text: bytes | bytearray) -> list[Rank]:
+    return [rank for (rank,) in _NUMBER.iter_unpack(text)]

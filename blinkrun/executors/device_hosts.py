@@ -138,6 +138,7 @@ class DeviceHosts:
             rings_bytes=rings_bytes,
             scratch_bytes=self._scratch_bytes,
         )
+        self._wire.before_end(self.close)
 
     def submit(self, flat: bytes, *, call: bytes) -> None:
         """Tell the proxy of the next call; before its kernel is launched.

@@ -94,6 +94,7 @@ class HostsExecutor(Executor):
         )
         # Whatever fits: one message either way is less than the messages of trees and a meeting.
         self.group.set_eager_bytes(native.EAGER_AREA)
+        wire.before_end(self._end)
         self.fast = self.group.fast()
         self.load(Collective.ALLREDUCE, 0)
 
@@ -128,6 +129,13 @@ class HostsExecutor(Executor):
     def let_go(self) -> None:
         """End what the group needs of MPI; whoever still waits for this rank has been told."""
         self.group.close_network()
+
+    def _end(self) -> None:
+        """Leave, since MPI ends; for a program that ends it before it has shut us down."""
+        try:
+            self.group.leave()
+        finally:
+            self.let_go()
 
     def _lowered(self, collective: Collective, root: Rank) -> Iterator[tuple[Program, int, int]]:
         """Yield the programs with the largest size that each is for, and its chunk in bytes."""

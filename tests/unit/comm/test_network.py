@@ -43,7 +43,7 @@ class ThreadWire:
         def meet(timeout_s):
             self.barrier.wait(timeout_s)
 
-        return Wire({}, {}, {}, swap=swap, meet=meet, owner=self)
+        return Wire({}, {}, {}, swap=swap, meet=meet, before_end=lambda _: None, owner=self)
 
 
 def measured(mb_per_s):
