@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,11 @@ def barrier_request() -> Request:
 
 def check_root(root: Rank, size: int) -> None:
     """Raise UsageError unless `root` is one of the ranks."""
-    if not 0 <= root < size:
+    try:
+        number = operator.index(root)
+    except TypeError:
+        raise UsageError(f"root {root!r} is no rank; give a whole number") from None
+    if not 0 <= number < size:
         raise UsageError(f"root {root} is none of the ranks 0 to {size - 1}")
 
 

@@ -135,14 +135,15 @@ def _spec(
 ) -> JobSpec:
     """Return the job that `options` and the command describe, checked."""
     from blinkrun.launcher.forward import forwarded  # noqa: PLC0415
-    from blinkrun.launcher.programs import resolve  # noqa: PLC0415
+    from blinkrun.launcher.programs import meant, resolve  # noqa: PLC0415
     from blinkrun.launcher.settings import PYTHON_PATH, settings_of  # noqa: PLC0415
     from blinkrun.launcher.spec import DEFAULT_START_TIMEOUT_S, JobSpec  # noqa: PLC0415
 
     num_ranks = options.num_ranks if prepared is None else prepared.num_ranks
     if num_ranks is None:
         program = " ".join(options.program[:1]) or "train.py"
-        raise UsageError(f"how many ranks? example: blinkrun -np 2 {program}")
+        hint = meant(program, COMMANDS)
+        raise UsageError(f"how many ranks? example: blinkrun -np 2 {program}{hint}")
     for option, is_given in (("--horovod", options.horovod), ("--ddp", options.ddp)):
         if is_given and options.program and options.program[0] in COMMANDS:
             raise UsageError(f"{option} is for scripts, not for the command '{options.program[0]}'")

@@ -142,6 +142,12 @@ def _check_executable(name: str, commands: Mapping[str, Command], path: str | No
         if os.access(name, os.X_OK):
             raise UsageError(f"program '{name}' is not on PATH; start it as ./{name}")
         raise UsageError(f"program '{name}' is not executable; make it so with chmod +x{hint}")
-    near = _near(name, list(commands))
-    hint = f"; did you mean the command '{near[0]}'?" if near else ""
-    raise UsageError(f"program '{name}' not found{hint}")
+    raise UsageError(f"program '{name}' not found{meant(name, commands)}")
+
+
+def meant(name: str, commands: Mapping[str, Command]) -> str:
+    """Return what a message about `name`, which is no command, may add: what is like it."""
+    near = _near(name, [] if name in commands else list(commands))
+    if near:
+        return f"; did you mean the command '{near[0]}'?"
+    return f"; did you mean '{name}.py'?" if os.path.isfile(f"{name}.py") else ""

@@ -34,6 +34,16 @@ def checked_op(op: Any) -> Any:
     return op
 
 
+def checked_compressor(compression: Any) -> Any:
+    """Return `compression`, or raise if it is none."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise UsageError(
+            f"compression is {compression!r}; give Compression.none, .fp16, .bf16 or a "
+            "class with compress and decompress"
+        )
+    return compression
+
+
 def op_of(op: int | None, average: bool | None, *, stacklevel: int = 4) -> int:
     """Return the operation that the arguments `op` and `average` mean together.
 

@@ -169,7 +169,10 @@ def number_of(process_set: ProcessSet) -> int:
 
 def checked_root(root_rank: int, process_set: ProcessSet = global_process_set) -> int:
     """Return `root_rank`, or raise if it is no rank of the process set."""
-    root = operator.index(root_rank)
+    try:
+        root = operator.index(root_rank)
+    except TypeError:
+        raise UsageError(f"root_rank is {root_rank!r}; give the number of a rank") from None
     number_of(process_set)  # says so if it has none
     blinkrun.world()
     ranks = process_set.ranks

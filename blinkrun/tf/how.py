@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from blinkrun import env
 from blinkrun.adapter.bucket_sizes import choose_bucket_bytes
+from blinkrun.adapter.operations import checked_compressor
 from blinkrun.adapter.overlap import Overlap, choose_overlap
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.engine import engine
@@ -75,11 +76,7 @@ class How:
             number_of(self.process_set)
         choose_bucket_bytes(self.bucket_bytes)
         _check_groups(self.groups)
-        if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
-            raise UsageError(
-                f"compression is {self.compression!r}; give Compression.none, .fp16, .bf16 or a "
-                "class with compress and decompress"
-            )
+        checked_compressor(self.compression)
 
     @property
     def scales(self) -> tuple[float, float]:

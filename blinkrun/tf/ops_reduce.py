@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from blinkrun.adapter.operations import Adasum, Average, Sum, op_of
+from blinkrun.adapter.operations import Adasum, Average, Sum, checked_compressor, op_of
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.engine.request import Kind
 from blinkrun.errors import NotSupportedError, UsageError
@@ -145,6 +145,7 @@ def _dense(
     call = call.settled(ignore_name_scope=ignore_name_scope)
     if compression is Compression.none:
         return autograd.allreduce(call, tensors)
+    compression = checked_compressor(compression)
     packed = [compression.compress(tensor) for tensor in tensors]
     results = autograd.allreduce(call, [tensor for tensor, _ in packed])
     return [

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import blinkrun
-from blinkrun.adapter.operations import Adasum, Average, checked_op
+from blinkrun.adapter.operations import Adasum, Average, checked_compressor, checked_op
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.engine.request import Kind
 from blinkrun.errors import NotSupportedError, UsageError
@@ -172,6 +172,7 @@ def _scattered(
     number_of(call.process_set)  # says so if it has none
     blinkrun.world()
     call = call.settled(ignore_name_scope=ignore_name_scope)
+    compression = checked_compressor(compression)
     packed = [compression.compress(tensor) for tensor in tensors]
     results = autograd.reducescatter(call, [tensor for tensor, _ in packed])
     return [

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from blinkrun.adapter.operations import Average, op_of
+from blinkrun.adapter.operations import Average, checked_compressor, op_of
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set
 from blinkrun.engine.request import Kind
 from blinkrun.errors import UsageError
@@ -71,6 +71,7 @@ def allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
     """
     call = _call(average, name, op, prescale_factor, postscale_factor, process_set)
     if compression is not Compression.none:
+        compression = checked_compressor(compression)
         tensor, context = compression.compress(tensor)
         return compression.decompress(_reduced(tensor, call), context)
     return _reduced(tensor, call)
@@ -134,6 +135,7 @@ def grouped_allreduce(  # noqa: PLR0913, PLR0917 - Horovod's
     Every rank gives as many; the tensors of one place have the same shape and dtype everywhere.
     """
     call = _call(average, name, op, prescale_factor, postscale_factor, process_set)
+    compression = checked_compressor(compression)
     packed = [compression.compress(tensor) for tensor in group(tensors, call)]
     given = [tensor for tensor, _ in packed]
     if autograd.is_wanted(given):

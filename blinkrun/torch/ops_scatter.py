@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import blinkrun
-from blinkrun.adapter.operations import Adasum, Average, checked_op
+from blinkrun.adapter.operations import Adasum, Average, checked_compressor, checked_op
 from blinkrun.adapter.process_sets import ProcessSet, global_process_set, number_of
 from blinkrun.engine.request import Kind
 from blinkrun.errors import NotSupportedError, UsageError
@@ -125,7 +125,7 @@ def reducescatter(  # noqa: PLR0913, PLR0917 - Horovod's
         If ranks disagree about shape, dtype, op or factors; on every rank, and work goes on.
     """
     call = _scattering(name, op, process_set, prescale_factor, postscale_factor)
-    packed, context = compression.compress(tensor)
+    packed, context = checked_compressor(compression).compress(tensor)
     if autograd.is_wanted((packed,)):
         result = autograd.Reducescatter.apply(call.named(), packed)[0]
     else:
@@ -157,6 +157,7 @@ def grouped_reducescatter(  # noqa: PLR0913, PLR0917 - Horovod's
 ) -> list[torch.Tensor]:
     """Return this rank's rows of several tensors, in one call: all complete together."""
     call = _scattering(name, op, process_set, prescale_factor, postscale_factor)
+    compression = checked_compressor(compression)
     packed = [compression.compress(tensor) for tensor in group(tensors, call)]
     given = [tensor for tensor, _ in packed]
     if autograd.is_wanted(given):

@@ -12,6 +12,7 @@ import torch
 
 from blinkrun import env, log
 from blinkrun.adapter.bucket_sizes import choose_bucket_bytes, choose_direct_bytes
+from blinkrun.adapter.operations import checked_compressor
 from blinkrun.adapter.overlap import Overlap, choose_overlap
 from blinkrun.adapter.process_sets import ProcessSet
 from blinkrun.engine.request import ADASUM
@@ -52,6 +53,8 @@ class Arguments:
 
     def __post_init__(self) -> None:
         at_least("backward_passes_per_step", self.backward_passes_per_step, 1)
+        if self.compression is not None:
+            checked_compressor(self.compression)
         if self.op not in (Op.AVERAGE, Op.SUM, ADASUM):
             raise UsageError(f"op is {self.op!r}; gradients are reduced by Average, Sum or Adasum")
         if self.gradient_predivide_factor != 1.0 and self.op != Op.AVERAGE:

@@ -88,6 +88,7 @@ USAGE = [
     ("train.py", "how many ranks? example: blinkrun -np 2 train.py"),
     ("-v", "how many ranks? example: blinkrun -np 2 train.py"),
     ("bench", "how many ranks? example: blinkrun -np 2 bench"),
+    ("topoo", "how many ranks? example: blinkrun -np 2 topoo; did you mean the command 'topo'?"),
     ("-np 2 nosuch.py", "script 'nosuch.py' not found in {cwd}"),
     ("-np 2 nosuch", "program 'nosuch' not found"),
     ("-np 2 bnech", "program 'bnech' not found; did you mean the command 'bench'?"),

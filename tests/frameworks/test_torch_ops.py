@@ -60,3 +60,5 @@ def test_arguments_that_make_no_sense_are_refused(job):
         assert "op is 'sum'; choose Average, Sum, Min, Max, Product or Adasum" in lines["op"]
         assert f"root_rank is {job.size}, ranks are 0 to {job.size - 1}" in lines["root"]
         assert "root_rank is -1" in lines["negative"]
+        assert "root_rank is '0'; give the number of a rank" in lines["text"]
+        assert "compression is 'fp16'; give Compression.none" in lines["compression"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blinkrun.adapter.operations import checked_compressor
 from blinkrun.adapter.process_sets import ProcessSet, number_of
 from blinkrun.engine import engine
 from blinkrun.errors import UsageError
@@ -51,11 +52,7 @@ class Settings:
         if self.bucket_bytes is not None:
             _at_least("bucket_bytes", self.bucket_bytes, 1)
         _check_groups(self.groups)
-        if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
-            raise UsageError(
-                f"compression is {self.compression!r}; give Compression.none, .fp16, .bf16 or a "
-                "class with compress and decompress"
-            )
+        checked_compressor(self.compression)
         number_of(self.process_set)
 
     def __deepcopy__(self, memo: Any) -> Settings:

@@ -280,4 +280,6 @@ def refused_arguments():
         "op": refused(lambda: blink.allreduce(torch.ones(2), op="sum")),
         "root": refused(lambda: blink.broadcast(torch.ones(2), root_rank=blink.size())),
         "negative": refused(lambda: blink.broadcast_parameters({"w": torch.ones(2)}, -1)),
+        "text": refused(lambda: blink.broadcast(torch.ones(2), root_rank="0")),
+        "compression": refused(lambda: blink.allreduce(torch.ones(2), compression="fp16")),
     }

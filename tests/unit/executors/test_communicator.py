@@ -108,6 +108,7 @@ def test_refused_before_anything_moves():
         return [
             refused(comm.allreduce, np.ones(3, np.complex64)),
             refused(comm.allreduce, np.ones((4, 4))[:, 1]),
+            refused(comm.allreduce, x, out=np.ones((6, 2), np.float32)[:, 1]),
             refused(comm.allreduce, x, out=frozen),
             refused(comm.allreduce, x, out=np.ones(6)),
             refused(comm.allreduce, x, out=np.ones(5, np.float32)),
@@ -116,6 +117,7 @@ def test_refused_before_anything_moves():
             refused(comm.allreduce, x, 17),
             refused(comm.allreduce, np.ones(2, bool), Op.AVERAGE),
             refused(comm.broadcast, x, root=3),
+            refused(comm.broadcast, x, root="0"),
             refused(comm.reducescatter, x[:5]),
             refused(comm.alltoall, x[:4]),
             refused(comm.empty, 3, "complex128"),
@@ -128,7 +130,8 @@ def test_refused_before_anything_moves():
             messages,
             [
                 "dtype complex64",
-                "not contiguous",
+                "array is not contiguous; pass numpy.ascontiguousarray(array)",
+                "out is not contiguous; give one that is, and copy from it",
                 "out is read-only",
                 "array is float32, out is float64",
                 "out has 5 elements, needs 6",
@@ -137,6 +140,7 @@ def test_refused_before_anything_moves():
                 "17 is no operation",
                 "bool has no averages",
                 "root 3 is none of the ranks 0 to 2",
+                "root '0' is no rank; give a whole number",
                 "no multiple of the 3 ranks",
                 "no multiple of the 3 ranks",
                 "dtype complex128",
