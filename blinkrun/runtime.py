@@ -48,6 +48,7 @@ class _State:
     device: int | None = None  # of this rank, once all have chosen
     pid: int = 0
     hooked: bool = False
+    failure_hooked: bool = False
     failed: bool = False
 
 
@@ -91,6 +92,8 @@ def init(
     tune = env.choice(env.TUNE, ("auto", "on", "off"), "auto")
     from blinkrun.assembly import assemble  # noqa: PLC0415
 
+    _state.pid = os.getpid()
+    _hook_failure()  # others may wait for this rank from here on
     if control is None:
         control = _connected()
     communicator = assemble(
@@ -105,10 +108,9 @@ def init(
     _state.communicator = communicator
     _state.control = control
     _state.executor = communicator.executor
-    _state.pid = os.getpid()
     if communicator.cross_size > 1:
         _ = communicator.journal  # others of this host may post before this rank has an engine
-    _hook()
+    _hook_exit()
     if control.rank == 0 and tune == "on" and communicator.cross_size > 1:
         log.say(f"{env.TUNE}=on does nothing over several hosts: the plan says the chunks", rank=0)
     if control.rank == 0 and env.is_on(env.VERBOSE):
@@ -333,13 +335,18 @@ def _plan_in(path: str, num_ranks: int) -> Plan:
     return plan
 
 
-def _hook() -> None:
-    """Install what runs when this process ends, once."""
-    if _state.hooked:
-        return
-    _state.hooked = True
-    atexit.register(_at_exit)
-    sys.excepthook = _excepthook(sys.excepthook)
+def _hook_failure() -> None:
+    """Install what runs when an exception ends this process, once."""
+    if not _state.hooked and not _state.failure_hooked:
+        _state.failure_hooked = True
+        sys.excepthook = _excepthook(sys.excepthook)
+
+
+def _hook_exit() -> None:
+    """Install what runs when this process ends, once; before it runs what was installed later."""
+    if not _state.hooked:
+        _state.hooked = True
+        atexit.register(_at_exit)
 
 
 def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
@@ -347,15 +354,22 @@ def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        if os.getpid() != _state.pid or _state.control is None:
+        if os.getpid() != _state.pid:
             return
         _state.failed = True
-        rank = _state.control.rank
-        _abort_all(f"rank {rank} failed: {kind.__name__}: {error}")
+        control = _state.control or _state.connected
+        if control is not None:
+            _abort_all(f"rank {control.rank} failed: {kind.__name__}: {error}")
         sys.stdout.flush()
         sys.stderr.flush()
-        if env.LAUNCHED not in os.environ:  # no launcher that ends the others: MPI does
-            _state.control.abort(1)
+        if env.LAUNCHED in os.environ:  # the launcher ends the others, else MPI does
+            return
+        if control is not None:
+            control.abort(1)
+        elif "blinkrun.comm.mpi" in sys.modules:  # it has not met the others
+            from blinkrun.comm import mpi  # noqa: PLC0415
+
+            mpi.abort(1)
 
     return hook
 
@@ -365,7 +379,8 @@ def _abort_all(text: str) -> None:
     for each in _state.subgroups:
         if not each.is_closed:
             each.executor.group.abort(text)
-    _state.executor.group.abort(text)
+    if _state.executor is not None:
+        _state.executor.group.abort(text)
 
 
 def _at_exit() -> None:

@@ -31,10 +31,14 @@ def test_what_is_no_group(run_ranks):
 
 
 def test_a_rank_that_makes_no_group_is_named(run_ranks):
-    (said, total), *others = run_ranks("group_cases:late_member", size=3)
-    assert said[1] == [2]
-    assert "rank 0 waited 0.5 s for rank 2 to make a group of the ranks [0, 2]" in said[0]
-    assert [total, *(each for _, each in others)] == [3.0] * 3
+    """To the first of the group, which all others wait for, and by it to them."""
+    *waiting, (_, last) = run_ranks("group_cases:late_member", size=3)
+    for rank, (said, _) in enumerate(waiting):
+        assert said[1] == [2]
+        assert (
+            f"rank {rank} waited 0.5 s for rank 2 to make a group of the ranks [1, 0, 2]" in said[0]
+        )
+    assert [last, *(total for _, total in waiting)] == [3.0] * 3
 
 
 def test_who_waits_in_a_group_still_makes_room_in_the_journal_of_the_world(run_ranks):

@@ -121,6 +121,72 @@ def test_the_job_ends_when_a_rank_does(way, tmp_path):
         assert "PeerLeftError: rank 1 has left the job" in job.stderr
 
 
+COMES_TO_NO_MORE = {
+    "init": "if number == 1:\n    raise RuntimeError('rank 1 breaks')\nblinkrun.init()\n",
+    "a second init": (
+        "blinkrun.init()\n"
+        "blinkrun.barrier()\n"
+        "blinkrun.shutdown()\n"
+        "runtime._state.connected._timeout_s = 0.5\n"
+        "if number == 1:\n    raise SystemExit(0)\n"
+        "blinkrun.init()\n"
+    ),
+    "the end of init": (
+        "if number == 1:\n    joining.usable_cores = lambda _: 1 / 0\nblinkrun.init()\n"
+    ),
+}
+TOLD = {
+    "init": "waited 2 s for other ranks in what all ranks must call",
+    "a second init": "waited 0.5 s for rank 1 in what all ranks must call, such as blinkrun.init()",
+    "the end of init": "ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize("where", COMES_TO_NO_MORE)
+def test_a_rank_that_does_not_come_ends_the_others_wait(where, tmp_path):
+    """MPI waits for ever: also in its end, where a program that loaded mpi4py first ends."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nfrom mpi4py import MPI\nimport blinkrun\n"
+        "from blinkrun import runtime\nfrom blinkrun.executors import joining\n"
+        "number = MPI.COMM_WORLD.Get_rank()\n" + COMES_TO_NO_MORE[where] + "print('went on')\n"
+    )
+    timeout_s = "2" if where == "init" else "30"
+    job = subprocess.run(
+        [*mpiexec_command(3), sys.executable, str(script)],
+        env={**rank_environ(60.0), "BLINKRUN_TIMEOUT_S": timeout_s},
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert job.returncode != 0
+    assert TOLD[where] in job.stderr
+    assert "went on" not in job.stdout
+
+
+def test_init_when_mpi_has_ended_is_an_error(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit, blinkrun\n"
+        "def late():\n"
+        "    try:\n        blinkrun.init()\n"
+        "    except blinkrun.errors.LaunchError as err:\n        print('told:', err)\n"
+        "atexit.register(late)\n"  # called after our own, which ends MPI
+        "blinkrun.init()\n"
+    )
+    job = subprocess.run(
+        [*mpiexec_command(2), sys.executable, str(script)],
+        env=rank_environ(60.0),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("told: MPI has ended, and cannot start again") == 2
+
+
 def test_alone_without_mpi(tmp_path):
     """A process that nobody started as a rank is a world of one, and loads no MPI."""
     code = (
