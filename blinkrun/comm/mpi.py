@@ -61,6 +61,8 @@ _FUNCTIONS = (
     "Finalized",
 )
 _NUMBER = struct.Struct("=i")
+_GIVES_UP = b"-"  # told to the first of a meeting, after the empty message of a rank that comes
+_given_up: list[Any] = []  # what says so; MPI may have it under way for long
 _TOGETHER = "in what all ranks must call, such as blinkrun.init()"
 _LEVELS = {
     MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE",
@@ -377,13 +379,13 @@ def _meet(comm: Any, ranks: Sequence[Rank], tag: int, timeout_s: float, what: st
         late = _late({first: coming}, timeout_s + TELL_S, status)
         if late:
             unsure = f", or for one that rank {first} waits for,"
+            _given_up.append(comm.Isend([_GIVES_UP, MPI.BYTE], first, tag))
         else:
             told.Wait()
             late = _unpacked(said[: status.Get_count(MPI.BYTE)])
     else:
         others = ranks[1:]
-        come = {rank: comm.Irecv([bytearray(1), MPI.BYTE], rank, tag) for rank in others}
-        late = _late(come, timeout_s)
+        late = _not_come(comm, others, tag, timeout_s)
         text = b"".join(_NUMBER.pack(rank) for rank in late)
         going = [comm.Isend([text, MPI.BYTE], each, tag) for each in others if each not in late]
         # One by one: with pml/ucx Open MPI's MPI_Waitall refuses those that are through at once
@@ -399,10 +401,33 @@ def _meet(comm: Any, ranks: Sequence[Rank], tag: int, timeout_s: float, what: st
         )
 
 
+def _not_come(comm: Any, others: Sequence[Rank], tag: int, timeout_s: float) -> list[Rank]:
+    """Return the ranks that have not told this one in time that they are here, or are no more."""
+    deadline = time.monotonic() + timeout_s
+    awaited = list(others)
+    while awaited:
+        come = {rank: comm.Irecv([bytearray(1), MPI.BYTE], rank, tag) for rank in awaited}
+        late = _late(come, deadline - time.monotonic())
+        if late:
+            return late
+        awaited = [rank for rank in others if _has_given_up(comm, rank, tag)]
+    return []
+
+
+def _has_given_up(comm: Any, rank: Rank, tag: int) -> bool:
+    """Whether a rank that had come has gone on without this one since."""
+    is_gone = False
+    while comm.Iprobe(rank, tag):  # what it has said since: that it is gone, or here again
+        comm.Recv([bytearray(1), MPI.BYTE], rank, tag)
+        is_gone = not is_gone
+    return is_gone
+
+
 def _late(requests: dict[Rank, Any], timeout_s: float, status: Any = None) -> list[Rank]:
     """Return the ranks whose requests are not through in time, and take those back."""
     deadline = time.monotonic() + timeout_s
     pause_s = MEET_LOOK_S
+    status = status or MPI.Status()
     while True:
         requests = {rank: each for rank, each in requests.items() if not each.Test(status)}
         if not requests:
@@ -411,10 +436,13 @@ def _late(requests: dict[Rank, Any], timeout_s: float, status: Any = None) -> li
             break
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, MEET_LOOK_S * 50)
-    for each in requests.values():
+    late = []
+    for rank, each in sorted(requests.items()):
         each.Cancel()
-        each.Free()
-    return sorted(requests)
+        each.Wait(status)  # ends at once
+        if status.Is_cancelled():
+            late.append(rank)
+    return late
 
 
 def _unpacked(text: bytes | bytearray) -> list[Rank]:

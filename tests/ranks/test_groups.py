@@ -41,6 +41,17 @@ def test_a_rank_that_makes_no_group_is_named(run_ranks):
     assert [last, *(total for _, total in waiting)] == [3.0] * 3
 
 
+def test_a_rank_that_has_given_up_is_not_taken_for_here(run_ranks):
+    """The first went into MPI's own making of the group, alone and without a deadline."""
+    (first, total), (second, same) = run_ranks(
+        "group_cases:first_comes_when_others_have_gone", size=2
+    )
+    assert (total, same) == (2.0, 2.0)
+    assert [ranks for _, ranks in first] == [[1], [1]]
+    assert [ranks for _, ranks in second] == [[0], [0]]
+    assert "rank 1 waited 0.2 s for rank 0, or for one that rank 0 waits for, to" in second[0][0]
+
+
 def test_who_waits_in_a_group_still_makes_room_in_the_journal_of_the_world(run_ranks):
     assert run_ranks("group_cases:posting_before_entering", size=2) == [2_000_000] * 2
 

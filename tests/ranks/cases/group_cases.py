@@ -81,6 +81,23 @@ def late_member():
     return [said, float(blinkrun.allreduce(np.ones(1))[0])]
 
 
+def first_comes_when_others_have_gone():
+    """What a late first of a group is told, and that the group is made when all come again."""
+    blinkrun.init(timeout_s=30)
+    world = blinkrun.world()
+    said = []
+    for comes in (1, 0, 1, 0):
+        if world.rank == comes:
+            world.executor.timeout_s = 0.2
+            try:
+                runtime.subgroup([0, 1])
+            except CollectiveTimeoutError as err:
+                said.append([str(err), list(err.ranks)])
+            world.executor.timeout_s = 30
+        blinkrun.barrier()
+    return [said, float(runtime.subgroup([0, 1]).allreduce(np.ones(1))[0])]
+
+
 def names_in_messages():
     """A group's error names world ranks."""
     blinkrun.init(timeout_s=0.5)
