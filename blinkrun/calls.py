@@ -13,8 +13,10 @@ from blinkrun.errors import InvalidBufferError, UsageError
 from blinkrun.executors.base import Request
 from blinkrun.types import Collective, DType, Op, Rank
 
-_DIVIDED = (Collective.REDUCESCATTER, Collective.ALLTOALL)
-_GATHERED = (Collective.ALLGATHER, Collective.ALLTOALL)
+# To look up a member of an enumeration takes longer than what is done with it here.
+_ALLTOALL, _BOOL = Collective.ALLTOALL, DType.BOOL
+_DIVIDED = (Collective.REDUCESCATTER, _ALLTOALL)
+_GATHERED = (Collective.ALLGATHER, _ALLTOALL)
 
 
 def make_request(
@@ -51,7 +53,7 @@ def make_request(
             _check_places(name, given, taken)
             stream = _stream_of(name, (array, given), (out, taken))
         _check_output(name, given, taken)
-        if collective is Collective.ALLTOALL and given.count and given.pointer == taken.pointer:
+        if collective is _ALLTOALL and given.count and given.pointer == taken.pointer:
             given = view(_copy(array, given), name)
     return Request(
         collective,
@@ -107,7 +109,7 @@ def _check_op(name: str, op: Op, dtype: DType, scales: tuple[float, float]) -> O
         except ValueError:
             known = ", ".join(f"blinkrun.{each.name.capitalize()}" for each in Op)
             raise UsageError(f"{name}: {op!r} is no operation; use one of {known}") from None
-    if dtype is DType.BOOL and (op is Op.AVERAGE or scales != (1.0, 1.0)):
+    if dtype is _BOOL and (op is Op.AVERAGE or scales != (1.0, 1.0)):
         raise InvalidBufferError(f"{name}: bool has no averages or scales; convert it to a number")
     return op
 

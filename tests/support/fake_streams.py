@@ -25,12 +25,9 @@ class StreamError(Exception):
 class Mark:
     """A place in a queue that has been passed, or not yet."""
 
-    __slots__ = ("_waiting", "passed")
+    passed = False  # of the class, so that to make one takes less time: calls are measured
+    _waiting: threading.Event | None = None
     _lock = threading.Lock()
-
-    def __init__(self) -> None:
-        self.passed = False
-        self._waiting: threading.Event | None = None
 
     def set(self) -> None:
         self.passed = True
@@ -114,7 +111,7 @@ class Stream:
         self.capture: Capture | None = None
         self._failed = failed
         self._queue: deque[Work] = deque()
-        self._lock = threading.RLock()  # taken by itself it takes less time: calls are measured
+        self._lock = threading.RLock()  # taken by itself, as that takes less time too
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._waits = self._ends = False

