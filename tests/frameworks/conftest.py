@@ -1,17 +1,19 @@
 """One job per number of ranks runs all torch cases; each test looks at the results of one.
 
-Importing torch on four ranks takes four seconds: a job per test would take minutes.
+To import torch takes a rank three seconds, TensorFlow nine: a job per test would take an hour.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.harness import RankRunner
+from support.needs import need
 
 
 class Job:
@@ -19,7 +21,6 @@ class Job:
 
     def __init__(self, size: int, results: list[dict[str, Any]]) -> None:
         self.size = size
-        self.backend = ""
         self._results = results
 
     def of(self, case: str) -> list[Any]:
@@ -50,7 +51,7 @@ NOT_ON_DEVICES = [
 
 @pytest.fixture(
     scope="session",
-    params=[1, 3, 4, ON_DEVICES],  # the last one has two ranks
+    params=[1, 3, ON_DEVICES],  # the last one has two ranks
     ids=lambda size: size if size == ON_DEVICES else f"{size}ranks",
 )
 def job(
@@ -69,7 +70,7 @@ def job(
 
 MakeJob = Callable[..., Job]
 JOBS = {"job", "tf_job", "keras_job", "legacy_job", "device_job"}
-JOB_TIMEOUT_S = 580  # for all cases of a kind; a minute on a quiet machine
+JOB_TIMEOUT_S = 880  # for all cases of a kind; two minutes on a quiet machine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,23 +82,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def make_job(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path) -> MakeJob:
-    """``make_job("tf", size, **environment)`` runs all cases of a kind in one job."""
+    """``make_job("tf,keras", size, **environment)`` runs all cases of some kinds in one job."""
     pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
-    def make(kind: str, size: int, **environ: str) -> Job:
+    def make(kinds: str, size: int, **environ: str) -> Job:
         given = {"BLINKRUN_CACHE_DIR": str(plan_cache), "TF_CPP_MIN_LOG_LEVEL": "2", **environ}
-        runner = RankRunner(tmp_path_factory.mktemp(kind), environ=given)
+        runner = RankRunner(tmp_path_factory.mktemp(kinds), environ=given)
         only = os.environ.get("TEST_CASES", "")  # modules, comma-separated: while working on one
-        results = runner("case_suite:run_all", size, timeout_s=JOB_TIMEOUT_S, kind=kind, only=only)
-        return Job(size, results)
+        how = {"timeout_s": JOB_TIMEOUT_S, "kinds": kinds, "only": only}
+        return Job(size, runner("case_suite:run_all", size, **how))
 
     return make
 
 
+@pytest.fixture(scope="session")
+def tensorflow_job(make_job: MakeJob) -> Callable[[int], Job]:
+    """All cases of TensorFlow and of Keras upon it on so many ranks, in one job for both."""
+
+    @cache
+    def on_ranks(size: int) -> Job:
+        return make_job("tf,keras", size, KERAS_BACKEND="tensorflow")
+
+    return on_ranks
+
+
 @pytest.fixture(scope="session", params=[1, 3], ids=lambda size: f"{size}ranks")
-def tf_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
-    pytest.importorskip("tensorflow", reason="needs tensorflow")
-    return make_job("tf", request.param)
+def tf_job(request: pytest.FixtureRequest, tensorflow_job: Callable[[int], Job]) -> Job:
+    need("tensorflow")
+    return tensorflow_job(request.param)
 
 
 @pytest.fixture(
@@ -105,17 +117,18 @@ def tf_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
     params=[("tensorflow", 1), ("tensorflow", 3), ("torch", 2)],
     ids=lambda param: f"{param[0]}-{param[1]}ranks",
 )
-def keras_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
-    pytest.importorskip("keras", reason="needs keras")
+def keras_job(
+    request: pytest.FixtureRequest, make_job: MakeJob, tensorflow_job: Callable[[int], Job]
+) -> Job:
+    need("keras")
     backend, size = request.param
-    pytest.importorskip(backend, reason=f"needs {backend}")
-    job = make_job("keras", size, KERAS_BACKEND=backend)
-    job.backend = backend
-    return job
+    need(backend)
+    is_torch = backend == "torch"
+    return make_job("keras", size, KERAS_BACKEND=backend) if is_torch else tensorflow_job(size)
 
 
 @pytest.fixture(scope="session", params=[2], ids=lambda size: f"{size}ranks")
 def legacy_job(request: pytest.FixtureRequest, make_job: MakeJob) -> Job:
     """Cases that run with ``TF_USE_LEGACY_KERAS=1``: tf.keras is the package tf_keras."""
-    pytest.importorskip("tf_keras", reason="needs tf_keras")
+    need("tf_keras")
     return make_job("legacy", request.param, TF_USE_LEGACY_KERAS="1")

@@ -26,13 +26,14 @@ def run(words, tmp_path, plan_cache):
     return ended
 
 
-@pytest.mark.parametrize("flags", [(), ("--fp16-allreduce", "--gradient-predivide-factor", "2")])
-def test_an_unchanged_script_learns_and_shows_its_timeline(tmp_path, plan_cache, flags):
+def test_an_unchanged_script_learns_and_shows_its_timeline(tmp_path, plan_cache):
+    """It trains twice: as it comes, and with compression and a factor before the sum."""
     trace = tmp_path / "trace.json"
-    words = ["-np", "2", "--horovod", "--timeline", trace, CASES / "horovod_digits.py", *flags]
-    found = re.search(r"accuracy (0\.\d+), ranks agree: True", run(words, tmp_path, plan_cache).out)
-    assert found
-    assert float(found[1]) > 0.85
+    words = ["-np", "2", "--horovod", "--timeline", trace, CASES / "horovod_digits.py"]
+    out = run(words, tmp_path, plan_cache).out
+    found = re.findall(r"accuracy (0\.\d+), ranks agree: True", out)
+    assert len(found) == 2, out
+    assert min(map(float, found)) > 0.85
     json.loads(trace.read_text())
     assert "avg_accuracy" in trace.read_text()
 

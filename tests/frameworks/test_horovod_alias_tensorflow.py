@@ -4,9 +4,10 @@ import re
 
 import pytest
 from support.launching import launch
+from support.needs import need
 from support.places import TESTS
 
-pytest.importorskip("tensorflow", reason="needs tf", exc_type=ImportError)
+need("tensorflow")
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
@@ -23,11 +24,8 @@ def run(words, tmp_path, plan_cache, **environ):
     return ended
 
 
-@pytest.mark.parametrize(
-    ("size", "flags"), [(2, ()), pytest.param(3, ("--fp16-allreduce",), marks=pytest.mark.slow)]
-)
-def test_unchanged_scripts_learn_by_a_tape_and_by_keras(tmp_path, plan_cache, size, flags):
-    words = ["-np", size, "--horovod", CASES / "horovod_tensorflow_digits.py", *flags]
+def test_unchanged_scripts_learn_by_a_tape_and_by_keras(tmp_path, plan_cache):
+    words = ["-np", 3, "--horovod", CASES / "horovod_tensorflow_digits.py", "--fp16-allreduce"]
     out = run(words, tmp_path, plan_cache).out
     found = dict(re.findall(r"(\w+): accuracy (0\.\d+), ranks agree: True", out))
     assert found.keys() == {"tape", "keras"}, out

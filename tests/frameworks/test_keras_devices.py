@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support import fake_kernel
 from support.harness import RankRunner
+from support.needs import need
 
-pytest.importorskip("torch", reason="needs torch")
-pytest.importorskip("keras", reason="needs keras")
+need("torch", "keras")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from support.harness import RankRunner
+from support.needs import need
 
 
 def test_the_torch_backend_trains_where_there_is_no_tensorflow(tmp_path, plan_cache):
-    pytest.importorskip("keras", reason="needs keras")
-    pytest.importorskip("torch", reason="needs torch")
+    need("keras")
+    need("torch")
     pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
     environ = {"BLINKRUN_CACHE_DIR": str(plan_cache), "KERAS_BACKEND": "torch"}
     answers = RankRunner(tmp_path, environ=environ)("keras_alone_program:run", 2, timeout_s=110)

@@ -2,8 +2,9 @@
 
 import pytest
 from support.harness import RankRunner
+from support.needs import need
 
-pytest.importorskip("tensorflow", reason="needs tensorflow")
+need("tensorflow")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
 RANKS = 2

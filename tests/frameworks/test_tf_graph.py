@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import Job
+from support.needs import need
 
 COMPILED = "cannot run in a function that XLA compiles; set jit_compile=False"
 
@@ -161,7 +161,7 @@ def test_outside_of_graphs_it_says_so(tf_job: Job) -> None:
 
 def test_a_process_may_end_while_calls_run_in_the_background(tmp_path: Path) -> None:
     """TensorFlow's threads came into an interpreter that was ending: a crash, most of the time."""
-    pytest.importorskip("tensorflow", reason="needs tensorflow")
+    need("tensorflow")
     program = """
 import tensorflow as tf
 from blinkrun.tf import graph

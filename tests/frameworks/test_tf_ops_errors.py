@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from support.needs import need
 
 DIFFERENCES = {
     "shape": "allreduce 't' has shape ({rows}, 2), rank 0 has (2, 2)",
@@ -149,7 +150,11 @@ def test_messages_name_the_line_of_the_user(tf_job):
 
 BEFORE_INIT = """
 import tensorflow as tf, blinkrun, blinkrun.tf as blink
+w = tf.Variable(1.0)
+with tf.GradientTape() as tape:
+    loss = w * w
 for call in (lambda: blink.allreduce(1.0), lambda: blink.broadcast(1.0, 0),
+             lambda: blink.DistributedGradientTape(tape).gradient(loss, w),
              lambda: blink.grouped_allgather([1.0]), lambda: blink.alltoall([1.0]),
              lambda: blink.reducescatter([1.0]), tf.function(lambda: blink.allreduce(1.0))):
     try:
@@ -164,8 +169,8 @@ print("done")
 """
 
 
-def test_collectives_before_init_say_so():
-    pytest.importorskip("tensorflow", reason="needs tensorflow")
+def test_collectives_and_tapes_before_init_say_so():
+    need("tensorflow")
     done = subprocess.run(
         [sys.executable, "-c", BEFORE_INIT],
         check=False,

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from blinkrun.errors import NotInitializedError
-
 
 def same_on_all(answers: list[Any]) -> Any:
     assert all(each == answers[0] for each in answers)
@@ -61,17 +59,6 @@ def test_xla_is_refused_in_one_line_but_on_one_rank(tf_job: Any) -> None:
             lines = [line for line in told[2].splitlines() if "set jit_compile=False" in line]
             assert len(lines) == 1
             assert "DistributedGradientTape" in lines[0]
-
-
-def test_a_tape_needs_init() -> None:
-    tf = pytest.importorskip("tensorflow", reason="needs tensorflow")
-    import blinkrun.tf as blink
-
-    w = tf.Variable(1.0)
-    with tf.GradientTape() as tape:
-        loss = w * w
-    with pytest.raises(NotInitializedError, match=r"needs blinkrun\.init"):
-        blink.DistributedGradientTape(tape).gradient(loss, w)
 
 
 def test_layers_of_this_rank_keep_their_gradients(tf_job: Any) -> None:

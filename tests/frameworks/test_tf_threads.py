@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from conftest import Job
-
-pytest.importorskip("tensorflow", reason="needs tensorflow")
+from support.needs import need
 
 from blinkrun.tf import threads
+
+need("tensorflow")
 
 
 def test_a_rank_gets_its_share_of_the_cores() -> None:

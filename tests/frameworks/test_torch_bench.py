@@ -1,4 +1,5 @@
 import pytest
+from support.harness import RankRunner
 
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
@@ -9,12 +10,18 @@ from blinkrun.bench.training import WAYS, parse, table
 from blinkrun.errors import UsageError
 
 
-def test_all_ways_take_turns_and_the_figures_are_written(run_ranks, tmp_path):
-    path = tmp_path / "training.json"
-    words = ["--models=cnn1", "--batch=2", "--rounds=1"]
-    (code, text, result), (other_code, other_text, _) = run_ranks(
-        "torch_bench_cases:train", 2, words=words, json_name=str(path)
-    )
+@pytest.fixture(scope="module")
+def job(tmp_path_factory, plan_cache):
+    """What two ranks end with, print and write, by benchmark."""
+    folder = tmp_path_factory.mktemp("bench")
+    runner = RankRunner(folder, environ={"BLINKRUN_CACHE_DIR": str(plan_cache)})
+    paths = {f"{what}_json": str(folder / f"{what}.json") for what in ("training", "engine")}
+    answers = runner("torch_bench_cases:all_ways", 2, timeout_s=110, **paths)
+    return {what: [answer[what] for answer in answers] for what in answers[0]}
+
+
+def test_all_ways_take_turns_and_the_figures_are_written(job):
+    (code, text, result), (other_code, other_text, _) = job["train"]
     assert (code, other_code, other_text) == (0, 0, "")
     model = result["models"]["cnn1"]
     assert set(model["samples_per_s"]) == {
@@ -47,10 +54,8 @@ def test_the_last_line_is_about_communication_and_efficiency():
     )
 
 
-def test_wrong_usage_is_one_line_from_one_rank(run_ranks):
-    (code, text, _), (other_code, other_text, _) = run_ranks(
-        "torch_bench_cases:train", 2, words=["--models=gpt"], json_name=None
-    )
+def test_wrong_usage_is_one_line_from_one_rank(job):
+    (code, text, _), (other_code, other_text, _) = job["wrong"]
     assert (code, other_code, other_text) == (2, 2, "")
     assert text == "blinkrun: bench --training: --models gpt: choose of mlp25, cnn1, cnn27\n"
 
@@ -74,12 +79,8 @@ def test_options_are_checked(words, line):
         parse(words)
 
 
-def test_named_allreduces_are_measured_beside_gloo(run_ranks, tmp_path):
-    path = tmp_path / "engine.json"
-    words = ["--sizes=4,16K", "--burst=20", "--rounds=1", "--against=gloo"]
-    (code, text, result), (other_code, other_text, _) = run_ranks(
-        "torch_bench_cases:engine", 2, words=words, json_name=str(path)
-    )
+def test_named_allreduces_are_measured_beside_gloo(job):
+    (code, text, result), (other_code, other_text, _) = job["engine"]
     assert (code, other_code, other_text) == (0, 0, "")
     assert [row["size_bytes"] for row in result["rows"]] == [4, 16384]
     assert all(row["wrong"] == 0 and row["peers"]["gloo"]["time_us"] > 0 for row in result["rows"])

@@ -28,7 +28,6 @@ class Suite:
 
 
 JOBS = {  # the host of each rank
-    "2ranks": [0, 0],
     "3ranks": [0, 0, 0],
     "3ranks on 2hosts": [0, 1, 0],
     "2ranks on devices": [0, 0],

@@ -64,7 +64,6 @@ def test_scripts_train_alike_under_blinkrun_and_under_torchrun_over_gloo(tmp_pat
 
 FAILURES = {
     "raises": ("rank 1", "ValueError: boom"),
-    "killed": ("rank 1", "SIGKILL"),
     "late": ("rank 1", "kept others waiting", "waited 2 s", "give init_process_group a longer"),
     "left": ("rank 1", "exited early"),
 }

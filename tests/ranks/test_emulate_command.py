@@ -55,22 +55,24 @@ def test_trees_and_rings_keep_the_pace_of_an_allocation_without_a_ring(
     check_pace(result)
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "reducescatter"])
+@pytest.mark.parametrize("collective", ["reduce", "allgather", "reducescatter"])
 def test_every_collective_is_right_and_in_time(
     tmp_path: Path, environ: dict[str, str], collective: str
 ) -> None:
-    root = " --root 4" if collective in ("broadcast", "reduce") else ""
+    root = " --root 4" if collective == "reduce" else ""
     words = f"dgx-1v --gpus 1,4,5 --scale 2500 --sizes 1536K --rounds 1 --collective {collective}"
     check_pace(emulated(f"{words} --against ring{root}", tmp_path, environ))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", ["dgx-1v", "dgx-1p"])
-@pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
+@pytest.mark.parametrize(
+    ("collective", "machine"), [("allreduce", "dgx-1v"), ("broadcast", "dgx-1p")]
+)
 def test_eight_ranks_on_few_cores_keep_the_pace(
     tmp_path: Path, environ: dict[str, str], machine: str, collective: str
 ) -> None:
-    words = f"{machine} --scale 4000 --against ring --sizes 4M --collective {collective}"
+    sizes = f"--sizes 4M --rounds 1 --collective {collective}"
+    words = f"{machine} --scale 4000 --against ring {sizes}"
     result = emulated(words, tmp_path, environ)
     assert result["ranks"] == 8
     check_pace(result)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from blinkrun.bench import main, tf_training
+from blinkrun.bench.tf_models import make_model
 
 
 def train(words, json_name):
@@ -15,4 +16,12 @@ def train(words, json_name):
     with contextlib.redirect_stdout(out):
         code = main.main([*words, f"--json={json_name}"])
     path = Path(json_name)
-    return [code, out.getvalue(), json.loads(path.read_text()) if path.exists() else None]
+    import keras
+
+    num_bytes = {name: 4 * make_model(keras, name).count_params() for name in ("mlp25m", "cnn")}
+    return [
+        code,
+        out.getvalue(),
+        json.loads(path.read_text()) if path.exists() else None,
+        num_bytes,
+    ]

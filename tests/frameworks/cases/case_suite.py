@@ -1,25 +1,36 @@
-"""Runs every case of the modules of a kind in one job and keeps what each returned or raised.
+"""Runs every case of the modules of some kinds in one job and keeps what each returned or raised.
 
 A module ``tf_*_cases.py``, ``keras_*_cases.py`` or ``legacy_*_cases.py`` in this folder names its
-cases in CASES; each is a function without parameters that returns a JSON value. In a keras module
-TENSORFLOW_ONLY names those that are left out under Keras' torch backend.
+cases in CASES; each is a function without parameters that returns a JSON value. TENSORFLOW_ONLY
+names those that are left out under Keras' torch backend, SEVERAL_RANKS those that one rank leaves
+out: they take long and show nothing there.
 """
 
 import importlib
 import os
+import sys
 import traceback
 import warnings
 from pathlib import Path
 
 import blinkrun.tf as blink
 
+# Keras imports them if they are there: a third of TensorFlow's start, and no case uses them.
+sys.modules.update({"matplotlib": None, "sklearn": None})
 
-def run_all(kind, only=""):
-    """Run the cases of ``KIND_*_cases.py``, or those of the modules in `only`, comma-separated."""
+
+def run_all(kinds, only=""):
+    """Run the cases of ``KIND_*_cases.py`` for each of `kinds`, or those of the modules in `only`.
+
+    Both are names, comma-separated.
+    """
     warnings.simplefilter("error")
     # Variables of Keras 3 on torch, whenever numpy asks for their values.
     warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy keyword")
-    names = sorted(path.stem for path in Path(__file__).parent.glob(f"{kind}_*_cases.py"))
+    folder = Path(__file__).parent
+    names = [
+        path.stem for kind in kinds.split(",") for path in sorted(folder.glob(f"{kind}_*_cases.py"))
+    ]
     blink.init()
     results = {}
     for name in names:
@@ -31,7 +42,10 @@ def run_all(kind, only=""):
 def run_module(name, results):
     module = importlib.import_module(name)
     is_torch = os.environ.get("KERAS_BACKEND") == "torch"
-    left_out = getattr(module, "TENSORFLOW_ONLY", ()) if is_torch else ()
+    left_out = {
+        *(getattr(module, "TENSORFLOW_ONLY", ()) if is_torch else ()),
+        *(getattr(module, "SEVERAL_RANKS", ()) if blink.size() == 1 else ()),
+    }
     for case in module.CASES:
         assert case not in results, f"two cases are called {case}"
         if case not in left_out:

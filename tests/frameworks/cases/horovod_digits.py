@@ -15,8 +15,6 @@ parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--momentum", type=float, default=0.9)
-parser.add_argument("--fp16-allreduce", action="store_true")
-parser.add_argument("--gradient-predivide-factor", type=float, default=1.0)
 args = parser.parse_args()
 
 hvd.init()
@@ -37,42 +35,48 @@ def sampled(data, batch_size):
 
 train_sampler, train_loader = sampled(train, args.batch_size)
 test_sampler, test_loader = sampled(test, 1000)
-torch.manual_seed(hvd.rank())  # ranks start apart; the broadcast brings them together
-model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-optimizer = torch.optim.SGD(
-    model.parameters(), lr=args.lr * hvd.size(), momentum=args.momentum, nesterov=True
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-optimizer = hvd.DistributedOptimizer(
-    optimizer,
-    named_parameters=model.named_parameters(),
-    compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
-    op=hvd.Average,
-    gradient_predivide_factor=args.gradient_predivide_factor,
-)
 
 
 def metric_average(value, name):
     return hvd.allreduce(torch.tensor(value), name=name).item()
 
 
-for epoch in range(args.epochs):
-    model.train()
-    train_sampler.set_epoch(epoch)
-    for data, target in train_loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(data), target)
-        loss.backward()
-        optimizer.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    model.eval()
-    correct = sum((model(data).argmax(1) == target).sum().item() for data, target in test_loader)
-    accuracy = metric_average(correct / len(test_sampler), "avg_accuracy")
+def train(compression, gradient_predivide_factor):
+    torch.manual_seed(hvd.rank())  # ranks start apart; the broadcast brings them together
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=args.lr * hvd.size(), momentum=args.momentum, nesterov=True
+    )
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        compression=compression,
+        op=hvd.Average,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
+    for epoch in range(args.epochs):
+        model.train()
+        train_sampler.set_epoch(epoch)
+        for data, target in train_loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(data), target)
+            loss.backward()
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        model.eval()
+        correct = sum(
+            (model(data).argmax(1) == target).sum().item() for data, target in test_loader
+        )
+        accuracy = metric_average(correct / len(test_sampler), "avg_accuracy")
+    weights = hvd.allgather_object([p.detach().tolist() for p in model.parameters()])
+    if hvd.rank() == 0:
+        same = all(each == weights[0] for each in weights)
+        print(f"accuracy {accuracy:.3f}, ranks agree: {same}")
 
-weights = hvd.allgather_object([p.detach().tolist() for p in model.parameters()])
-if hvd.rank() == 0:
-    same = all(each == weights[0] for each in weights)
-    print(f"accuracy {accuracy:.3f}, ranks agree: {same}")
+
+train(hvd.Compression.none, 1.0)
+train(hvd.Compression.fp16, 2.0)

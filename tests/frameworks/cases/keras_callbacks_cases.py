@@ -35,6 +35,12 @@ CASES = [
     "bad_arguments",
     "one_set_trains",
 ]
+SEVERAL_RANKS = [
+    "broadcast_precedes_the_first_step",
+    "optimizers_are_broadcast",
+    "training_keeps_weights_equal",
+    "what_does_not_fit_together",
+]
 TENSORFLOW_ONLY = ["a_model_that_is_built_on_one_rank_only"]  # torch's are built before they train
 
 

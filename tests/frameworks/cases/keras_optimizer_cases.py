@@ -324,15 +324,19 @@ ALL = [
 ]
 ONE = ["accumulation", "passes", "loops_of_ones_own", "learning_rate"]
 THREE = [
+    "several_optimizers_in_one",
     "unwrapped",
     "groups_of_variables",
     "accumulation",
     "passes",
+    "passes_without_average",
+    "frozen_layers",
     "gradients_that_are_none",
     "partial_batches",
     "models_made_before",
     "loops_of_ones_own",
     "two_optimizers",
+    "one_optimizer_for_two_models",
     "a_set_of_ranks",
     "layers_of_ones_own",
 ]

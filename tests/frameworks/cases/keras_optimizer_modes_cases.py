@@ -282,10 +282,15 @@ ONE = ["loss_scale_outside", "xla_is_refused", "xla_is_not_chosen", "one_rank_ad
 THREE = [
     "loss_scale_inside",
     "overflow_on_one_rank",
+    "half_precision",
+    "accumulation_with_loss_scale",
     "passes_with_loss_scale",
+    "training_by_hand",
     "ranks_with_fewer_batches",
     "graph_modes",
     "embeddings",
+    "xla_is_refused",
+    "xla_is_not_chosen",
     "float8",
 ]
 CASES = for_size(ALL, ONE, THREE)

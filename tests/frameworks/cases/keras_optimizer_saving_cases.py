@@ -176,5 +176,5 @@ ALL = [
     "rank_0_loads",
 ]
 ONE = ["classes", "configurations", "copies", "files"]
-THREE = ["rank_0_loads"]
+THREE = ["weights_only", "rank_0_loads"]
 CASES = for_size(ALL, ONE, THREE)

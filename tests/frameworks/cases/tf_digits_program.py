@@ -1,10 +1,11 @@
-"""The example as a module, so that its losses can be compared."""
+"""The examples for TensorFlow as modules, so that their losses can be compared."""
 
 import hashlib
 import importlib.util
 import sys
 from pathlib import Path
 
+import keras_digits_program
 from support.places import ROOT
 
 
@@ -15,6 +16,11 @@ def example():
     sys.modules["tf_tape_digits"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def both(**options):
+    """What both examples tell, one after the other: TensorFlow starts once for them."""
+    return {"fit": keras_digits_program.history(**options), "tape": losses(**options)}
 
 
 def losses(joined_batch, joined_lr, epochs):

@@ -7,6 +7,18 @@ from pathlib import Path
 
 from blinkrun.bench import measure, named, training
 
+TRAINING = ["--models=cnn1", "--batch=2", "--rounds=1"]
+ENGINE = ["--sizes=4,16K", "--burst=20", "--rounds=1", "--against=gloo"]
+
+
+def all_ways(training_json, engine_json):
+    """Both benchmarks in one job, and what wrong words end in."""
+    return {
+        "train": train(TRAINING, training_json),
+        "wrong": train(["--models=gpt"], None),
+        "engine": engine(ENGINE, engine_json),
+    }
+
 
 def train(words, json_name):
     training.BLOCK_S = 0.001

@@ -70,14 +70,6 @@ def raises():
     total()
 
 
-def killed():
-    dist.init_process_group()
-    total()
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    total()
-
-
 def late():
     """One rank never comes; the deadline is that of the script."""
     dist.init_process_group(timeout=timedelta(seconds=2))
