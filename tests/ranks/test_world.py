@@ -13,7 +13,7 @@ pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 COUNTS = [0, 1, 7, 64, 509, 4099, 100_003]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 3])
 def test_places(run_ranks, size):
     for rank, place in enumerate(run_ranks("world_cases:places", size=size)):
         assert "needs blinkrun.init() first" in place[0]
@@ -26,11 +26,10 @@ def test_every_collective_at_every_count(run_ranks, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [8, 16])
-def test_more_ranks_than_cores(run_ranks, size):
+def test_more_ranks_than_cores(run_ranks):
     counts = [0, 1, 1009, 100_003]
-    results = run_ranks("world_cases:collectives", size=size, counts=counts, timeout_s=110)
-    assert results == [0] * size
+    results = run_ranks("world_cases:collectives", size=8, counts=counts, timeout_s=110)
+    assert results == [0] * 8
 
 
 def test_allreduce_sums_over_ranks(run_ranks):
@@ -50,8 +49,8 @@ def test_init_after_shutdown(run_ranks, hosts):
 
 
 def test_a_rank_that_waits_sleeps(run_ranks):
-    seconds = run_ranks("world_cases:waits_without_burning", size=2, seconds=5)
-    assert seconds[1] < 0.1
+    seconds = run_ranks("world_cases:waits_without_burning", size=2, seconds=2)
+    assert seconds[1] < 0.05
 
 
 def test_a_late_rank_is_named_before_the_deadline_is_long_over(run_ranks):
