@@ -198,6 +198,7 @@ class DeviceExecutor:
 
     def prepared(self, request: Request) -> Prepared:
         """Return what `again` takes, of a call that `run` has made."""
+        self._refuse_in_child()
         with self._lock:
             return self._prepared_call(request, 0)
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors.base import Request
 from blinkrun.executors.device_programs import Loaded, desc_of
-from blinkrun.types import DType
 
 # A `layout.Call` in parts: what is before the buffers, these, sizes and scales, timeout, the rest.
 CALL = struct.Struct("<40s2Q40sQ16s")
-_ITEMSIZES = tuple(dtype.itemsize for dtype in DType)
 
 
-@dataclass(slots=True)  # not frozen, which takes longer to make
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """What a call comes to on this rank, wherever its buffers lie.
 
@@ -25,10 +23,6 @@ class Prepared:
         Parts of `CALL`.
     dtype : int
         Element type, by which the kernel is chosen.
-    itemsize : int
-        Bytes of an element.
-    count : int
-        Elements of a block.
     blocks : int
         Thread blocks.
     flat, desc : bytes
@@ -39,8 +33,6 @@ class Prepared:
     middle: bytes
     tail: bytes
     dtype: int
-    itemsize: int
-    count: int
     blocks: int
     flat: bytes
     desc: bytes
@@ -78,6 +70,5 @@ def prepare(request: Request, loaded: Loaded, *, group: int, most_blocks: int) -
         request.op,
     )
     head, _, _, middle, _, tail = CALL.unpack(words)
-    blocks = loaded.blocks(count * _ITEMSIZES[dtype], most_blocks)
-    desc = desc_of(request)
-    return Prepared(head, middle, tail, dtype, _ITEMSIZES[dtype], count, blocks, loaded.flat, desc)
+    blocks = loaded.blocks(count * request.dtype.itemsize, most_blocks)
+    return Prepared(head, middle, tail, dtype, blocks, loaded.flat, desc_of(request))

@@ -6,6 +6,10 @@ import pytest
 
 from blinkrun.executors import device_layout as layout
 from blinkrun.executors import native
+from blinkrun.executors.base import Request
+from blinkrun.executors.device_call import CALL, prepare
+from blinkrun.executors.device_programs import Loaded
+from blinkrun.types import Collective, DType, Op
 
 THEIRS = native.device_layout()
 MIRRORS = {
@@ -51,6 +55,20 @@ def test_a_packed_call_is_the_structure():
     assert (call.prescale, call.postscale, call.timeout_ns) == (0.5, 0.25, 13)
     assert (call.root, call.collective, call.dtype, call.op) == (-1, 15, 16, 17)
     assert layout.CALL.size == ctypes.sizeof(layout.Call)
+
+
+def test_a_prepared_call_lacks_its_addresses_and_its_timeout():
+    request = Request(
+        Collective.REDUCE, DType.INT64, Op.MAX, 3, 0, 0, 1000, 0.5, 0.25, keep=(), stream=0
+    )
+    loaded = Loaded(2**64 - 1, (2, 3, 4, 5), lanes=7, eager_bytes=64, eager_lanes=1, flat=b"")
+    made = prepare(request, loaded, group=1, most_blocks=5)
+    words = CALL.pack(made.head, 6, 7, made.middle, 13, made.tail)
+    scales = layout.hash_scales(0.5, 0.25)
+    assert words == layout.CALL.pack(
+        *range(1, 8), 1000, 64, scales, 0.5, 0.25, 13, 3, Collective.REDUCE, DType.INT64, Op.MAX
+    )
+    assert (made.dtype, made.blocks) == (DType.INT64, loaded.blocks(8000, 5))
 
 
 def test_scales_that_differ_differ_in_their_hash():

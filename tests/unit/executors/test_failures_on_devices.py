@@ -237,8 +237,11 @@ def test_a_forked_child_is_refused_and_the_rank_goes_on(machine):
         request = me.request(Collective.ALLREDUCE, x, x)
         job = me.executor.submit(request)
         job.wait()
+        again = me.executor.prepared(request), x.pointer, x.pointer, (x,), 0
         calls = [
             lambda: me.executor.run(request),
+            lambda: me.executor.prepared(request),
+            lambda: me.executor.again(*again),
             lambda: me.executor.submit(request),
             lambda: me.executor.synchronize(0),
             job.wait,
@@ -255,5 +258,5 @@ def test_a_forked_child_is_refused_and_the_rank_goes_on(machine):
 
     found = run_devices(star_plan(2), body, machine=machine)
     assert [value for _, value in found] == [4.0, 4.0]
-    assert found[0][0] == [f"ForkedError: {ForkedError(0)}"] * 4 + ["nothing"]
+    assert found[0][0] == [f"ForkedError: {ForkedError(0)}"] * 6 + ["nothing"]
     assert machine.leaks() == []
