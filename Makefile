@@ -4,6 +4,7 @@
 #   make check     format, lint, types, layers, unit tests (under two minutes)
 #   make format    let ruff format and fix
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
+#   make kernels   compile the CUDA kernel for every element type and every kind of device, by NVRTC
 #   make bench     the tables and pictures of docs/benchmarks (BENCH_QUICK=1: a short try in build/;
 #                  BENCH_FLAGS="--launches 1 --only training": a part; several hosts need root)
 #   make gpu-check is the CUDA executor right and fast on this machine's GPU? Under four minutes, no network;
@@ -30,8 +31,12 @@ TREE := $(TEST)/tree
 GPU_PYTHON ?= $(if $(wildcard $(TEST)/.blinkrun),$(TEST)/bin/python,$(PYTHON))
 CORE := setup.py pyproject.toml blinkrun/version.py $(wildcard blinkrun/csrc/*)
 
-.PHONY: demo test check lint format sanitize bench gpu-check plans paper dist clean python
+.PHONY: demo test check lint format sanitize kernels bench gpu-check plans paper dist clean python
 .DELETE_ON_ERROR:
+.NOTPARALLEL:  # a recipe has all cores, and environments share what is compiled
+
+# The core is compiled once for all environments, and for the wheel that the tests build.
+export BLINKRUN_OBJECTS := $(CURDIR)/build/objects
 
 demo: $(DEMO)/.blinkrun
 	$(DEMO)/bin/blinkrun -np 2 examples/torch_digits.py
@@ -61,6 +66,9 @@ format: $(TEST)/.packages
 
 sanitize: $(TEST)/.blinkrun
 	$(MAKE) -C tests/native address thread PYTHON=$(CURDIR)/$(TEST)/bin/python
+
+kernels: $(TEST)/.blinkrun
+	$(TEST)/bin/python -m pytest -q -n 2 --run-slow --every-kernel tests/unit/cuda $(PYTEST_FLAGS)
 
 bench: $(TEST)/.blinkrun $(MPICH)/.blinkrun
 	$(TEST)/bin/python -m blinkrun.bench.report --mpich $(MPICH)/bin $(BENCH_FLAGS) \

@@ -1,7 +1,8 @@
 """Options, profiles and fixtures that all tests share.
 
-``--run-slow`` runs what is marked slow; ``--require=mpi,torch`` turns a skip whose reason names
-one of these into a failure, so that a test run cannot pass by not testing.
+``--run-slow`` runs what is marked slow, ``--every-kernel`` the compilations of ``make kernels``;
+``--require=mpi,torch`` turns a skip whose reason names one of these into a failure, so that a test
+run cannot pass by not testing.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run tests marked slow as well")
     parser.addoption(
+        "--every-kernel",
+        action="store_true",
+        help="compile the kernel for every pair of element type and kind of device (make kernels)",
+    )
+    parser.addoption(
         "--require",
         default="",
         metavar="THINGS",
@@ -84,6 +90,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _scope(item.nodeid) != "jobs")  # what takes longest begins first
+    if not config.getoption("--every-kernel"):
+        left_out = [item for item in items if "every_kernel" in item.keywords]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if "every_kernel" not in item.keywords]
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run with --run-slow")

@@ -82,16 +82,20 @@ def check_report(report: str, kernels: int) -> None:
         assert int(registers) * kernel_source.THREADS <= 65536
 
 
-def is_quick(label: str, architecture: str) -> bool:
-    return (label, architecture) == ("float32", "sm_90")
+def cost(label: str, architecture: str) -> list[pytest.MarkDecorator]:
+    """Every type on the oldest and, by nvcc, on one more; elsewhere one that the hardware adds and
+    one that takes the most code. The others are for `make kernels`."""
+    if (label, architecture) == ("float32", "sm_90"):
+        return []
+    if architecture == "sm_75" or label in ("float32", "bfloat16"):
+        return [pytest.mark.slow]
+    return [pytest.mark.slow, pytest.mark.every_kernel]
 
 
 @pytest.mark.parametrize(
     ("label", "architecture"),
     [
-        pytest.param(
-            label, architecture, marks=[pytest.mark.slow] * (not is_quick(label, architecture))
-        )
+        pytest.param(label, architecture, marks=cost(label, architecture))
         for architecture in ARCHITECTURES
         for label in LABELS
     ],

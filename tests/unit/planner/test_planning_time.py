@@ -20,14 +20,14 @@ LOSSES = [Fraction(0), Fraction(1, 20)]
 BUSY = 3  # so much longer may it take where other processes share the cores
 
 
-def seconds(work):
-    """The quicker of two runs."""
-    took = []
+def is_within(limit, work):
+    """Return whether `work` takes less than `limit`, if need be the second time."""
     for _ in range(2):
         start = time.process_time()
         work()
-        took.append(time.process_time() - start)
-    return min(took)
+        if time.process_time() - start < limit * BUSY:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
@@ -49,7 +49,7 @@ def seconds(work):
 def test_one_collective(name, links, limit, flow, loss):
     topology = machine(name, links)
     root = 0 if flow.is_rooted else None
-    assert seconds(lambda: pack(topology, flow, root, loss=loss)) < limit * BUSY
+    assert is_within(limit, lambda: pack(topology, flow, root, loss=loss))
 
 
 @pytest.mark.parametrize("links", ["nvlink", "all"])
@@ -57,7 +57,7 @@ def test_one_collective(name, links, limit, flow, loss):
 def test_32_gpus_behind_switches(links, flow):
     topology = induce(machine("gb200-nvl72", links), range(32))
     root = 0 if flow.is_rooted else None
-    assert seconds(lambda: pack(topology, flow, root)) < 5 * BUSY
+    assert is_within(5, lambda: pack(topology, flow, root))
 
 
 @pytest.mark.parametrize("links", ["nvlink", "all"])
@@ -78,7 +78,7 @@ def test_every_allocation_of_a_dgx1v(links):
 
 @pytest.mark.parametrize(("name", "limit"), [("dgx-1v", 1), ("dgx-2", 2)])
 def test_the_plan_of_all_collectives(name, limit):
-    assert seconds(lambda: make_plan(machine(name))) < limit * BUSY
+    assert is_within(limit, lambda: make_plan(machine(name)))
 
 
 def test_a_plan_needs_no_scipy():

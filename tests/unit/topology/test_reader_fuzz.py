@@ -67,9 +67,9 @@ def test_damaged_reports_give_a_machine_or_an_error(texts, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_twenty_thousand_damaged_reports_give_a_machine_or_an_error(texts, seed):
-    check_many(texts, f"slow {seed}", 2000)
+@pytest.mark.parametrize("seed", range(5))
+def test_five_thousand_damaged_reports_give_a_machine_or_an_error(texts, seed):
+    check_many(texts, f"slow {seed}", 1000)
 
 
 @pytest.mark.parametrize("name", case_names())
