@@ -3,7 +3,7 @@
 A kernel cannot raise. It writes a report into pinned memory; here that becomes the exception of
 the next call, and, if the group is broken, an abort of the host's group, which all ranks of the
 job see. The other way round, a rank that is gone or a job that is aborted ends the waits of the
-kernels. A thread looks for both, every few milliseconds while a call is under way.
+kernels. A thread looks for both, every few milliseconds while calls are made.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from blinkrun.types import Rank
 if TYPE_CHECKING:
     from blinkrun.executors.device_hosts import DeviceHosts
 
-LOOK_S = 0.004  # between two looks of the watcher while calls are under way
+LOOK_S = 0.004  # between two looks of the watcher while calls are made
 REPLAY_LOOK_S = 0.05  # where only graphs may replay calls
 LOOKS_AT_RANKS = 8  # every so many of them it asks who is gone
+# Looks without a new call before the watcher sleeps: to be woken by a call takes more of the caller
+# than all the rest of the call, for a look every few milliseconds nobody waits.
+IDLE_LOOKS = 50
 
 _ABORT = layout.Host.abort.offset // 4
 _CODE = (layout.Host.report.offset + layout.Report.code.offset) // 4
@@ -172,16 +175,19 @@ class DeviceState:
             self._thread.join(5)
 
     def _run(self) -> None:
+        seen = idle = 0
         while not self._closed:
-            self._asleep = True
-            if self.busy():  # asked after `_asleep` was set, so that no launch is missed
-                self._asleep = False
+            self._asleep = idle >= IDLE_LOOKS
+            launched = self.launched  # asked after `_asleep` was set, so that no launch is missed
+            if self.busy() or launched != seen:
+                self._asleep, seen, idle = False, launched, 0
                 self.look()
-                self._woken.wait(REPLAY_LOOK_S if self.is_idle() else LOOK_S)
+                only_replays = self.captured and self.is_idle()
+                self._woken.wait(REPLAY_LOOK_S if only_replays else LOOK_S)
             else:
-                self._woken.wait()
+                idle += 1
+                self._woken.wait(None if self._asleep else LOOK_S)
             self._woken.clear()
-            self._asleep = False
 
     def look(self) -> None:
         """Look for reports and for an abort of the job, now and then for ranks that are gone."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.devices import DeviceRank, joined, run_devices
 from support.fake_cuda import FakeMachine
+from support.fake_streams import until
 from support.programs import chain_plan, star_plan
 from support.threads import ARENA
 
@@ -20,7 +21,7 @@ from blinkrun.errors import (
     PeerLeftError,
     UsageError,
 )
-from blinkrun.executors import device_memory
+from blinkrun.executors import device_memory, device_state
 from blinkrun.executors.cpu import CpuExecutor
 from blinkrun.executors.device import DeviceExecutor
 from blinkrun.types import Collective
@@ -306,6 +307,53 @@ def test_an_executor_that_is_dropped_gives_everything_back(machine):
     gc.collect()
     assert "blinkrun-devices" not in {thread.name for thread in threading.enumerate()}
     assert machine.leaks() == []
+
+
+class Woken(threading.Event):
+    """Counts how often the watcher is woken."""
+
+    count = 0
+
+    def set(self):
+        self.count += 1
+        super().set()
+
+
+def test_calls_a_little_apart_do_not_wake_the_watcher(machine, monkeypatch):
+    """To wake it took more of the caller than the rest of the call."""
+    monkeypatch.setattr(device_state, "IDLE_LOOKS", 1 << 30)
+
+    def body(me):
+        allreduce(me, 10)
+        me.executor.synchronize(0)
+        me.executor._state._woken = woken = Woken()
+        for _ in range(20):
+            allreduce(me, 10)
+            me.executor.synchronize(0)
+        return woken.count
+
+    assert run_devices(star_plan(2), body, machine=machine) == [0, 0]
+
+
+def test_a_call_after_a_while_wakes_the_watcher(machine, monkeypatch):
+    """It sees that a rank has left which the call waits for."""
+    monkeypatch.setattr(device_state, "IDLE_LOOKS", 1)
+    left = threading.Event()
+
+    def body(me):
+        allreduce(me, 10)
+        me.executor.synchronize(0)
+        state = me.executor._state
+        until(lambda: state._asleep, "the watcher's sleep", 10)
+        if me.rank == 1:
+            return left.set()
+        assert left.wait(20)
+        allreduce(me, 10)
+        with pytest.raises(PeerLeftError, match="rank 1 has left"):
+            me.executor.synchronize(0)
+        return None
+
+    run_devices(star_plan(2), body, machine=machine)
 
 
 def test_a_second_group_takes_less_of_the_device(machine):
