@@ -1,16 +1,19 @@
 """Builds blinkrun: the Python packages, and the C++ core through pybind11.
 
 Environment: ``BLINKRUN_SANITIZE=address,undefined`` or ``=thread`` builds the core with the
-sanitizers; ``BLINKRUN_BUILD_JOBS=N`` compiles N files at a time (all cores unless set).
+sanitizers; ``BLINKRUN_BUILD_JOBS=N`` compiles N files at a time (all cores unless set);
+``BLINKRUN_OBJECTS=folder`` keeps there what was compiled, for the next build of the same text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from glob import glob
+import sys
 from pathlib import Path
 
+import pybind11
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import find_packages, setup
 
@@ -53,16 +56,46 @@ def compile_flags() -> tuple[list[str], list[str]]:
     return [*flags, sanitize, "-g", "-O1", "-fno-omit-frame-pointer"], ["-pthread", sanitize]
 
 
+def core_files() -> tuple[list[str], list[str]]:
+    """Return what of the core is compiled, and what is included there."""
+    files = sorted(str(path.relative_to(HERE)) for path in HERE.glob("blinkrun/csrc/*.?pp"))
+    bindings = (HERE / "blinkrun/csrc/bindings.cpp").read_text()
+    parts = {f"blinkrun/csrc/{name}" for name in re.findall(r'#include "(\w+\.cpp)"', bindings)}
+    sources = [name for name in files if name.endswith(".cpp") and name not in parts]
+    return sources, sorted({*files} - {*sources})
+
+
+def kept_objects() -> dict[str, str]:
+    """Return the option that names the folder of compiled files; of these, only valid ones stay."""
+    folder = os.environ.get("BLINKRUN_OBJECTS")
+    if not folder:
+        return {}
+    sources, included = core_files()
+    used = [os.environ.get(name, "") for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS")]
+    common = hashlib.sha256(repr((compile_flags(), used, sys.version)).encode())
+    common.update(pybind11.__version__.encode())
+    for name in included:
+        common.update((HERE / name).read_bytes())
+    for name in sources:
+        key = common.copy()
+        key.update((HERE / name).read_bytes())
+        compiled = Path(folder, name).with_suffix(".o")
+        made_of = compiled.with_suffix(".key")
+        if not made_of.exists() or made_of.read_text() != key.hexdigest():
+            made_of.parent.mkdir(parents=True, exist_ok=True)
+            compiled.unlink(missing_ok=True)
+            made_of.write_text(key.hexdigest())
+    return {"build_temp": folder}
+
+
 def extensions() -> list[Pybind11Extension]:
     """Return the compiled core."""
-    sources = sorted(glob("blinkrun/csrc/*.cpp", root_dir=HERE))
-    if not sources:
-        return []
+    sources, included = core_files()
     flags, link_flags = compile_flags()
     core = Pybind11Extension(
         "blinkrun._core",
         sources,
-        depends=sorted(glob("blinkrun/csrc/*.h*", root_dir=HERE)),
+        depends=included,
         include_dirs=["blinkrun/csrc"],
         cxx_std=17,
         extra_compile_args=flags,
@@ -82,7 +115,8 @@ CUDA13 = ["cupy-cuda13x>=14.0", "nvidia-cuda-nvrtc>=13.0,<14", "nvidia-ml-py>=12
 SHARED = ["csrc/portable.hpp", "csrc/steps.hpp", "csrc/types.hpp"]  # with the core
 KERNEL = ["csrc/*.cu", "csrc/device_*.hpp", *SHARED]
 
-ParallelCompile("BLINKRUN_BUILD_JOBS").install()
+OBJECTS = kept_objects()
+ParallelCompile("BLINKRUN_BUILD_JOBS", needs_recompile=lambda *_: not OBJECTS).install()
 
 setup(
     name="blinkrun",
@@ -138,6 +172,7 @@ setup(
     include_package_data=False,
     ext_modules=extensions(),
     cmdclass={"build_ext": build_ext},
+    options={"build_ext": OBJECTS},
     entry_points={
         "console_scripts": ["blinkrun = blinkrun.launcher.cli:main"],
         "torch.backends": ["blinkrun = blinkrun.launcher.torch_entry:register"],
