@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blinkrun.cli import COMMANDS
+from blinkrun.cli import COMMANDS, Command
 from blinkrun.errors import BlinkrunError, LaunchError, UsageError
 from blinkrun.launcher.options import HELP, Options, parse
 from blinkrun.log import say
@@ -56,7 +56,7 @@ def _run(argv: list[str]) -> int:
         return 0
     command = COMMANDS.get(options.program[0]) if options.program else None
     if command is not None and not command.ranks:
-        return _call(command.module, options)
+        return _call(command, options)
     hosts = _hosts(options)
     checked = _checked(command.check, options) if command is not None and command.check else None
     if isinstance(checked, str):
@@ -119,15 +119,18 @@ def _planned(options: Options, spec: JobSpec) -> JobSpec:
     return replace(spec, handed={**spec.handed, env.PLAN: plan})
 
 
-def _call(module: str, options: Options) -> int:
+def _call(command: Command, options: Options) -> int:
     """Run a command that needs no ranks, in this process."""
     from importlib import import_module  # noqa: PLC0415
 
     if options.num_ranks is not None:
         raise UsageError(f"the command '{options.program[0]}' runs without ranks; leave -np out")
     if options.hosts or options.hostfile is not None:
-        raise UsageError(f"the command '{options.program[0]}' runs here; leave the hosts out")
-    return int(import_module(module).main(options.program[1:]))
+        name = options.program[0]
+        if command.hosts:
+            raise UsageError(f"write the hosts behind the command: blinkrun {name} -H a:8,b:8")
+        raise UsageError(f"the command '{name}' runs here; leave the hosts out")
+    return int(import_module(command.module).main(options.program[1:]))
 
 
 def _spec(

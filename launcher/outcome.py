@@ -17,6 +17,10 @@ EXIT_SIGNAL = 128
 
 _SAME_TIME_S = 0.1
 _MAX_MESSAGE = 200
+_HINTS = (  # what a script says that was written for another launcher, and the option for it
+    ("No module named 'horovod'", "blinkrun --horovod stands in for it"),
+    ("env:// rendezvous: environment variable", "blinkrun --ddp sets it"),
+)
 _ABORT = re.compile(
     r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?[Ee]rror ?code:?\s+(?P<errorcode>-?\d+)"
     r"|Abort\((?P<code>-?\d+)\) on node (?P<node>\d+)",
@@ -346,7 +350,9 @@ def _failed(record: RankRecord) -> Outcome:
 def _shortened(report: Report) -> str:
     """Return the exception as the last line of its traceback has it, of bounded length."""
     text = f"{report.error}: {report.message}" if report.message else report.error
-    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}..."
+    text = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}..."
+    hints = [hint for words, hint in _HINTS if words in report.message]
+    return "; ".join([text, *hints])
 
 
 def _called_abort(records: Sequence[RankRecord], mpi_text: str) -> Outcome | None:

@@ -11,6 +11,7 @@ class Command:
     """A command: the module whose ``main(argv)`` runs it, and its line in the help.
 
     `ranks` says that it runs on ranks, ``blinkrun -np N name``; otherwise it runs as it is.
+    `hosts` says that it takes hosts itself, ``blinkrun name -H HOSTS``.
     `check` names a ``module:function`` that sees the arguments before any rank is started: called
     with them and the number of ranks (None: not given), it raises UsageError, or returns a text to
     print instead of running (help), or what it has prepared for the ranks, or None.
@@ -20,6 +21,7 @@ class Command:
     help: str
     ranks: bool
     check: str = ""
+    hosts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +45,7 @@ COMMANDS: dict[str, Command] = {
     "topo": Command("blinkrun.cli.topo", "show a machine: matrix, PCIe tree, picture", False),
     "plan": Command("blinkrun.cli.plan", "plan a collective on it, prove and draw the plan", False),
     "simulate": Command("blinkrun.cli.simulate", "predict its time, say what bounds it", False),
-    "doctor": Command("blinkrun.cli.doctor", "examine this host, or all hosts of a job", False),
+    "doctor": Command(
+        "blinkrun.cli.doctor", "examine this host, or all hosts of a job", False, hosts=True
+    ),
 }

@@ -129,6 +129,7 @@ USAGE = [
         "--network-interface eth0;: need names such as eth0 or eth0,eth1",
     ),
     ("-hosts a,b -n 2 true", "-hosts is an option of mpiexec: write -H HOST:SLOTS,..."),
+    ("-H h1:2 doctor", "write the hosts behind the command: blinkrun doctor -H a:8,b:8"),
     ("-H h1:2 topo", "the command 'topo' runs here; leave the hosts out"),
     (
         "-H h1:2 --show-plan true",

@@ -121,6 +121,22 @@ def test_a_rank_that_had_said_so_counts_though_it_was_killed_before_it_could_lea
     assert decide([killed(0, 2), killed(1, 2, report=exited)], None).exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("said", "option"),
+    [
+        ("No module named 'horovod'", "--horovod"),
+        (
+            "Error initializing torch.distributed using env:// rendezvous: environment variable"
+            " RANK expected, but not set",
+            "--ddp",
+        ),
+    ],
+)
+def test_a_script_for_another_launcher_is_told_the_option(said: str, option: str) -> None:
+    report = Report("raised", said, "ValueError", (), 1, 1.0)
+    assert f"; blinkrun {option} " in decide([killed(0, 2, report=report)], None).message
+
+
 def test_a_program_that_could_not_start() -> None:
     report = Report("spawn", "./x: Exec format error", time_s=1.0)
     outcome = decide([ended(0, 126, 1.0, report=report)], None)
