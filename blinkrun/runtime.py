@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from blinkrun.topology.between import Network
     from blinkrun.types import Rank
 
+START_S = 60.0  # what MPI has to start, or longer if collectives have
 LEAVE_LOOK_S = 0.002  # how often a rank that ends looks whether the others have
 LEAVE_GRACE_S = 1.0  # what the other ranks of an aborted job get to leave as well
 
@@ -260,10 +261,24 @@ def _networks(parent: Communicator, ranks: Sequence[Rank]) -> list[Network] | No
 def _connected() -> ControlPlane:
     """Return the control plane of all that MPI started, made by the first call."""
     if _state.connected is None:
-        from blinkrun.comm.world import connect  # noqa: PLC0415
+        from blinkrun.comm.world import connect, is_mpi_rank  # noqa: PLC0415
 
+        if is_mpi_rank():
+            _start_mpi(max(env.timeout_s(), START_S))
         _state.connected = connect()
     return _state.connected
+
+
+def _start_mpi(timeout_s: float) -> None:
+    """Have MPI started, which waits for all processes, but not longer than `timeout_s`."""
+    from blinkrun.executors import native  # noqa: PLC0415
+
+    text = (
+        f"blinkrun: MPI did not start within {timeout_s:g} s: every process of the job must call"
+        " blinkrun.init(), and reach the others\n"
+    )
+    with native.watchdog(timeout_s, text):
+        import blinkrun.comm.mpi  # noqa: F401, PLC0415 - MPI starts when it is loaded
 
 
 def _is_forked() -> bool:

@@ -41,7 +41,7 @@ if not MPI.Is_initialized():  # a program has set mpi4py.rc.initialize = False
 
 MEET_LOOK_S = 0.0002  # first pause between looks at who has come; grows to fifty times this
 END_LOOK_S = 0.01  # between looks whether all ranks have come to their end
-MEET_TIMEOUT_S = 60.0  # for ranks that a program lists before there is a timeout of its own
+MEET_TIMEOUT_S = 60.0  # at least: programs start at different speeds, whatever a call may take
 TELL_S = 1.0  # what the first rank gets to tell the others who is late
 # Open MPI sends 64 KiB, with its head, at once by TCP. What is larger it offers first, and the
 # answer queues behind data: 16 MiB at 1 Gbit/s took 155 ms, not 141.
@@ -75,7 +75,8 @@ class MpiControl:
     """All ranks of a communicator, on duplicates of our own; collective over it.
 
     MPI's own collectives have no deadline, so before each the ranks meet, asleep, which has one:
-    BLINKRUN_TIMEOUT_S, else 600 seconds. A rank that does not come is a CollectiveTimeoutError.
+    BLINKRUN_TIMEOUT_S, else 600 seconds, at least 60. A rank that does not come is a
+    CollectiveTimeoutError.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ class MpiControl:
     def __init__(self, comm: Any = None, *, ends_mpi: bool = True) -> None:
         _check_mpi()
         base = MPI.COMM_WORLD if comm is None else comm
-        self._timeout_s = env.timeout_s()
+        self._timeout_s = max(env.timeout_s(), MEET_TIMEOUT_S)
         _meet_all(base, self._timeout_s)  # nothing else: it is the program's, as its messages are
         self._comm = base.Dup()
         self._meetings = base.Dup()  # subsets are made on it: nothing else may match there

@@ -4,3 +4,4 @@
 #include "module.cpp"
 #include "p2p_module.cpp"
 #include "proxy_module.cpp"
+#include "watchdog.cpp"

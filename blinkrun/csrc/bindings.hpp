@@ -72,6 +72,7 @@ void bind_p2p(pybind11::class_<Handle>& group);
 void bind_packing(pybind11::module_& m);
 void bind_foreign(pybind11::module_& m);
 void bind_proxy(pybind11::module_& m);
+void bind_watchdog(pybind11::module_& m);
 
 // Of what `native.wire_words` makes of a wire.
 MpiConfig mpi_config(const std::map<std::string, int64_t>& wire);

@@ -318,6 +318,7 @@ PYBIND11_MODULE(_core, m) {
   bind_packing(m);
   bind_foreign(m);
   bind_proxy(m);
+  bind_watchdog(m);
   py::class_<Handle> group(m, "Group");
   bind_journal(group);
   bind_p2p(group);

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,19 @@ def register_bfloat16() -> np.dtype[Any]:
 def isa() -> str:
     """Return the instruction set that the reduction kernels use: base, avx2 or avx512."""
     return str(_core.isa())
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float, text: str) -> Iterator[None]:
+    """Say `text` and end this process if what is done meanwhile takes longer.
+
+    For calls that hold the interpreter's lock and nothing else can end.
+    """
+    dog = _core.Watchdog(seconds, text)
+    try:
+        yield
+    finally:
+        dog.stop()
 
 
 def wire_words(wire: Wire) -> dict[str, int]:

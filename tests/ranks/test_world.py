@@ -121,7 +121,12 @@ def test_the_job_ends_when_a_rank_does(way, tmp_path):
 
 
 COMES_TO_NO_MORE = {
-    "init": "if number == 1:\n    raise RuntimeError('rank 1 breaks')\nblinkrun.init()\n",
+    "init": (
+        "from blinkrun.comm import mpi\n"
+        "mpi.MEET_TIMEOUT_S = 1\n"
+        "if number == 1:\n    raise RuntimeError('rank 1 breaks')\n"
+        "blinkrun.init()\n"
+    ),
     "a second init": (
         "blinkrun.init()\n"
         "blinkrun.barrier()\n"
@@ -135,7 +140,7 @@ COMES_TO_NO_MORE = {
     ),
 }
 TOLD = {
-    "init": "waited 2 s for other ranks in what all ranks must call",
+    "init": "waited 1 s for other ranks in what all ranks must call",
     "a second init": "waited 0.5 s for rank 1 in what all ranks must call, such as blinkrun.init()",
     "the end of init": "ZeroDivisionError",
 }
@@ -150,7 +155,7 @@ def test_a_rank_that_does_not_come_ends_the_others_wait(where, tmp_path):
         "from blinkrun import runtime\nfrom blinkrun.executors import joining\n"
         "number = MPI.COMM_WORLD.Get_rank()\n" + COMES_TO_NO_MORE[where] + "print('went on')\n"
     )
-    timeout_s = "2" if where == "init" else "30"
+    timeout_s = "1" if where == "init" else "30"
     job = subprocess.run(
         [*mpiexec_command(3), sys.executable, str(script)],
         env={**rank_environ(60.0), "BLINKRUN_TIMEOUT_S": timeout_s},
@@ -162,6 +167,29 @@ def test_a_rank_that_does_not_come_ends_the_others_wait(where, tmp_path):
     assert job.returncode != 0
     assert TOLD[where] in job.stderr
     assert "went on" not in job.stdout
+
+
+def test_mpis_start_does_not_wait_for_ever(tmp_path):
+    """For a rank that ends well and never comes: MPI's start holds Python's lock meanwhile."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, blinkrun\n"
+        "from blinkrun import runtime\n"
+        "runtime.START_S = 1\n"
+        "if 1 == int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']):\n"
+        "    raise SystemExit(0)\n"
+        "blinkrun.init()\n"
+    )
+    job = subprocess.run(
+        [*mpiexec_command(2), sys.executable, str(script)],
+        env={**rank_environ(60.0), "BLINKRUN_TIMEOUT_S": "1"},
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert job.returncode != 0
+    assert "blinkrun: MPI did not start within 1 s: every process of the job must" in job.stderr
 
 
 def test_init_when_mpi_has_ended_is_an_error(tmp_path):
