@@ -9,6 +9,8 @@ from blinkrun.bench.models import MODELS, num_bytes, random_batch
 from blinkrun.bench.training import WAYS, parse, table
 from blinkrun.errors import UsageError
 
+pytestmark = pytest.mark.timeout(220)  # the first test waits for the job of all
+
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory, plan_cache):
@@ -16,7 +18,7 @@ def job(tmp_path_factory, plan_cache):
     folder = tmp_path_factory.mktemp("bench")
     runner = RankRunner(folder, environ={"BLINKRUN_CACHE_DIR": str(plan_cache)})
     paths = {f"{what}_json": str(folder / f"{what}.json") for what in ("training", "engine")}
-    answers = runner("torch_bench_cases:all_ways", 2, timeout_s=110, **paths)
+    answers = runner("torch_bench_cases:all_ways", 2, timeout_s=200, **paths)
     return {what: [answer[what] for answer in answers] for what in answers[0]}
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("sklearn", reason="needs scikit-learn")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the jobs of all
+pytestmark = pytest.mark.timeout(620)  # the first test waits for the jobs of all
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def trained(tmp_path_factory, plan_cache):
     options = {"joined_batch": 24, "joined_lr": 0.02, "epochs": 2}
     hosts = {1: None, 2: None, 3: [0, 1, 0]}
     return {
-        size: runner("torch_digits_cases:losses", size, timeout_s=90, hosts=hosts[size], **options)
+        size: runner("torch_digits_cases:losses", size, timeout_s=200, hosts=hosts[size], **options)
         for size in hosts
     }
 

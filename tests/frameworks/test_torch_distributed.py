@@ -6,6 +6,8 @@ from support.harness import RankRunner
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
+pytestmark = pytest.mark.timeout(320)  # the first test of a job waits for all its cases
+
 EXACT = 1e-12  # double precision: sums in another order
 
 
@@ -49,7 +51,7 @@ def suite(request, tmp_path_factory, plan_cache):
     results = RankRunner(folder, environ=environ)(
         f"{suite}:run_all",
         len(hosts),
-        timeout_s=110,
+        timeout_s=300,
         hosts=hosts,
         store=str(folder / "store"),
         ranks=len(hosts),

@@ -9,6 +9,8 @@ from support.harness import RankRunner
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
+pytestmark = pytest.mark.timeout(320)  # where others compile, to import takes minutes
+
 HOSTS = [0, 1, 1]  # of each rank
 SINGLE = 1e-6  # float32: sums in another order
 
@@ -25,7 +27,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, plan_cache: Path):
     }
     case, store = "torch_hosts_devices_cases:run_all", str(folder / "store")
     run = RankRunner(folder, environ=environ)
-    return run(case, len(HOSTS), hosts=HOSTS, timeout_s=100, store=store)
+    return run(case, len(HOSTS), hosts=HOSTS, timeout_s=300, store=store)
 
 
 def test_a_rank_that_has_joined_takes_part(ranks):

@@ -17,6 +17,9 @@ import blinkrun.tf as blink
 
 # Keras imports them if they are there: a third of TensorFlow's start, and no case uses them.
 sys.modules.update({"matplotlib": None, "sklearn": None})
+IS_TORCH = os.environ.get("KERAS_BACKEND") == "torch"
+if IS_TORCH:
+    sys.modules["tensorflow"] = None  # as if it was not installed
 
 
 def run_all(kinds, only=""):
@@ -36,14 +39,15 @@ def run_all(kinds, only=""):
     for name in names:
         if not only or name in only.split(","):
             results[f"import {name}"] = attempt(lambda name=name: run_module(name, results))
+    loaded = sum(name.startswith(("tensorflow.", "tf_keras")) for name in sys.modules)
+    results["modules_of_tensorflow"] = {"returned": [IS_TORCH, loaded]}
     return results
 
 
 def run_module(name, results):
     module = importlib.import_module(name)
-    is_torch = os.environ.get("KERAS_BACKEND") == "torch"
     left_out = {
-        *(getattr(module, "TENSORFLOW_ONLY", ()) if is_torch else ()),
+        *(getattr(module, "TENSORFLOW_ONLY", ()) if IS_TORCH else ()),
         *(getattr(module, "SEVERAL_RANKS", ()) if blink.size() == 1 else ()),
     }
     for case in module.CASES:
