@@ -74,5 +74,14 @@ def end(before: Sequence[Callable[[], None]] = ()) -> None:
     everyone.finalize()
 
 
+def abort() -> None:
+    """End all ranks if `join` has used MPI, unless a launcher of ours does: this one has failed.
+
+    The others would come to `end` and wait for it, and it perhaps in an end of MPI for them.
+    """
+    if _state.everyone is not None and env.LAUNCHED not in os.environ:
+        _state.everyone.abort(1)
+
+
 def _is_started_by_mpi() -> bool:
     return is_mpi_rank() and (_TORCHRUN not in os.environ or env.is_on(env.DDP))

@@ -17,12 +17,14 @@ import torch.distributed as dist  # noqa: E402 - only where there is torch
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from blinkrun.comm import beside  # noqa: E402
 from blinkrun.errors import (  # noqa: E402
     CollectiveTimeoutError,
     InvalidBufferError,
     UsageError,
 )
 from blinkrun.launcher import ddp_hook, torch_entry  # noqa: E402
+from blinkrun.torch.distributed import backend  # noqa: E402
 from blinkrun.torch.distributed.calls import as_line  # noqa: E402
 from blinkrun.torch.distributed.reductions import (  # noqa: E402
     NATIVE,
@@ -293,6 +295,16 @@ def test_every_backend_becomes_blink(asked):
         (("blink",), {}),
         ((2, 0, [], "blink", "store"), {"timeout": 1}),
     ]
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_exception_that_nobody_catches_ends_the_job(monkeypatch, is_ours):
+    did = []
+    monkeypatch.setattr(beside, "abort", lambda: did.append("aborts"))
+    monkeypatch.setattr(backend, "_hooked_pid", os.getpid() if is_ours else 1)
+    monkeypatch.setattr(backend, "_has_failed", False)
+    backend._excepthook(lambda *_: did.append("says it"))(ValueError, ValueError("boom"), None)
+    assert did == (["says it", "aborts"] if is_ours else ["says it"])  # 1: a forked child
 
 
 def test_a_fake_backend_stays_one():

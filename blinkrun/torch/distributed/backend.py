@@ -110,6 +110,9 @@ def _excepthook(before: Callable[..., Any]) -> Callable[..., None]:
             for group in groups():
                 rank = group.global_rank
                 group.end(f"rank {rank} failed: {kind.__name__}: {error}")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            beside.abort()
 
     return hook
 

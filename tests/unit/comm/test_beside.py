@@ -33,3 +33,18 @@ def test_what_was_not_begun_needs_no_end():
         raise AssertionError
 
     assert beside.end(before=[fail]) is None
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_who_fails_ends_all_that_mpi_has_started(monkeypatch, is_launched):
+    """The others waited for it where MPI ends, and it for them if the program had loaded mpi4py."""
+    monkeypatch.delenv("BLINKRUN_LAUNCHED", raising=False)
+    if is_launched:
+        monkeypatch.setenv("BLINKRUN_LAUNCHED", "1")
+    codes = []
+    beside.abort()  # nobody has joined by MPI
+    control = LoopbackControl()
+    monkeypatch.setattr(control, "abort", codes.append)
+    monkeypatch.setattr(beside._state, "everyone", control)
+    beside.abort()
+    assert codes == ([] if is_launched else [1])
