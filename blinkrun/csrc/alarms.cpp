@@ -102,7 +102,8 @@ bool Alarms::all_left() {
   look();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!closed_ && !told_.empty()) return false;
+    if (closed_) return true;  // nobody can be heard any more
+    if (!told_.empty()) return false;
   }
   for (uint32_t rank = 0; rank < hosts_.size(); ++rank)
     if (!hosts_.is_here(rank) && !has_left(rank)) return false;
@@ -112,7 +113,9 @@ bool Alarms::all_left() {
 void Alarms::close() {
   std::lock_guard<std::mutex> lock(mutex_);
   closed_ = true;
-  messages_.abandon();
+  if (messages_.abandon()) return;
+  keep_for_mpi(standing_);
+  keep_for_mpi(told_);
 }
 
 // "ranks 2, 3 on host b, rank 5 on host c"

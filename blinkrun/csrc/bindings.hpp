@@ -1,7 +1,9 @@
 // What the bindings share: the GIL, signals, and the object that Python holds.
 #pragma once
 
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -23,8 +25,15 @@ class Gil {
   void release() {
     if (!state_) state_ = PyEval_SaveThread();
   }
+  // The interpreter's end unwinds other threads that come back to it. Destructors let that not pass,
+  // which would end the process with an error: such a thread stays here as long as there is one.
   void take() {
-    if (state_) PyEval_RestoreThread(std::exchange(state_, nullptr));
+    if (!state_) return;
+    try {
+      PyEval_RestoreThread(std::exchange(state_, nullptr));
+    } catch (abi::__forced_unwind&) {
+      for (;;) pause();
+    }
   }
   // A signal's handler must not wait for other ranks; throws what it raises.
   void look() {
@@ -35,12 +44,22 @@ class Gil {
   Caller caller(bool may_spin) {
     return Caller{[this] { release(); }, [this] { look(); }, may_spin};
   }
-  ~Gil() {
-    if (state_) PyEval_RestoreThread(state_);
-  }
+  Gil() = default;
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+  ~Gil() { take(); }
 
  private:
   PyThreadState* state_ = nullptr;
+};
+
+// Has released the GIL, up to the end of the scope.
+class WithoutGil {
+ public:
+  WithoutGil() { gil_.release(); }
+
+ private:
+  Gil gil_;
 };
 
 // What Python holds: the group, and its queue.
@@ -52,7 +71,9 @@ struct Handle {
   // False in a child of the process that joined: it shares the memory, but is no rank.
   bool is_ours() const { return forks.load(std::memory_order_relaxed) == joined_after; }
   ~Handle() {
-    if (!is_ours()) (void)queue.release();  // its thread has stayed with the parent
+    if (is_ours()) return;
+    (void)queue.release();  // its thread has stayed with the parent, and so have those of the group
+    new std::shared_ptr<Group>(std::move(group));
   }
   void refuse_after_fork() const {
     if (!is_ours())

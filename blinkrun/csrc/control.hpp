@@ -67,8 +67,13 @@ struct alignas(kCacheLine) RankControl {
 
 constexpr uint64_t kReadsNoMore = ~uint64_t(0);
 
+// What flags hold: calls are so many that they never wrap, chunks are fewer than 2^24. With half of
+// the bits for each, 2^32 small calls, a few hours of them, were enough to take an old flag for a new one.
+constexpr uint32_t kChunkBits = 24;
+constexpr uint64_t flag_count(uint64_t call, uint64_t chunks) { return (call << kChunkBits) + chunks; }
+
 struct alignas(kCacheLine) Flag {
-  std::atomic<uint64_t> value;  // call << 32 | chunks done
+  std::atomic<uint64_t> value;  // the `flag_count` of the chunks that are done
 };
 
 // When a flag of the emulated machine had its last counts, by their number modulo kTimes. A waiter

@@ -52,6 +52,8 @@ class Entry {
   const char* take(uint32_t host);  // the data of a host that has come, until `done`
   void done(uint32_t host);
 
+  void keep() { keep_for_mpi(peers_); }  // the memory of messages; nothing is called from now on
+
  private:
   struct Peer {
     uint32_t host, leader;

@@ -57,6 +57,7 @@ struct GroupConfig {
 class Group {
  public:
   Group(GroupConfig config, Mapping control, std::vector<Mapping> arenas);
+  ~Group();
 
   // Add a program of this rank. Programs must be there on all ranks before the call that uses
   // them; `covers` says whether they are. Of several for the same calls, the first whose

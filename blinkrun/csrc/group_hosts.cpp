@@ -33,6 +33,7 @@ void Group::check_messages(Program& program) const {
 }
 
 void Group::run_everywhere(const Program* eager, const Call& call, const Caller& caller) {
+  if (network_->is_closed()) Network::fail_closed();
   if (eager) run_prologue(*eager, call);
   post(call);
   try {
@@ -164,6 +165,11 @@ std::vector<uint32_t> Group::gone_everywhere() {
     if (rank != index() && gone) ranks.push_back(rank);
   }
   return ranks;
+}
+
+Group::~Group() {
+  close_network();
+  if (network_ && network_->left_behind()) keep_for_mpi(arenas_);
 }
 
 void Group::close_network() {

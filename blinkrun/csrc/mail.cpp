@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace blinkrun {
 
@@ -14,6 +15,8 @@ namespace {
 constexpr uint64_t kShortestNap = 50'000, kLongestNap = 2'000'000, kNapPart = 32;
 constexpr unsigned long kSlack = 1'000;        // by which the kernel may prolong a nap
 constexpr uint64_t kPatience = 1'000'000'000;  // at the end, for what others have not received yet
+
+int tag_of(uint32_t number) { return kPairTag + int(number % kPairTags); }
 
 void nap(uint64_t ns) {
   timespec t{0, long(ns)};
@@ -35,20 +38,74 @@ bool Mail::through(Ids& ids) {
   return ids.empty();
 }
 
-size_t Mail::finish(std::vector<Direct>& list) {
-  const size_t before = list.size();
-  list.erase(std::remove_if(list.begin(), list.end(), [&](Direct& each) { return through(each.ids); }),
-             list.end());
-  return before - list.size();
+Mail::Went Mail::finish(Directs& list) {
+  Went went;
+  for (auto each = list.begin(); each != list.end();) {
+    const size_t before = each->ids.size();
+    through(each->ids);
+    went.moved |= each->ids.size() < before;
+    go_on(*each);
+    if (!each->ids.empty()) {
+      ++each;
+      continue;
+    }
+    forget(*each);
+    each = list.erase(each);
+    ++went.through;
+  }
+  return went;
 }
 
-// A caller that ends in the middle of messages takes its memory with it.
-void Mail::drop(std::vector<Direct>& list) {
+// A caller that ends in the middle of messages takes its memory with it: what MPI is moving there
+// gets the time that it needs.
+void Mail::drop(Directs& list) {
   if (list.empty()) return;
   std::lock_guard<std::mutex> lock(mutex_);
+  for (Direct& each : list) forget(each);
   if (closed_) return;
-  for (Direct& each : list)
-    for (Messages::Id id : each.ids) messages_.drop(id);
+  Ids ids;
+  for (Direct& each : list) ids.insert(ids.end(), each.ids.begin(), each.ids.end());
+  for (Messages::Id id : ids) messages_.cancel(id);
+  try {
+    for (const uint64_t start = now_ns(); !through(ids) && now_ns() - start < kGrace; nap(kShortestNap))
+      progress();
+  } catch (const Failure&) {  // why it ends has been said
+  }
+  for (Messages::Id id : ids) messages_.drop(id);
+}
+
+void Mail::begin(Directs& list, const Transfer& transfer, uint32_t number) {
+  begin_rest(transfer.sends, transfer.peer, number);
+  list.push_back({transfer, number, 0, {}});
+  latest(transfer)[tag_of(number)] = &list.back();
+  go_on(list.back());
+}
+
+// Start the next parts of a message.
+void Mail::go_on(Direct& direct, size_t most) {
+  const Transfer& t = direct.transfer;
+  const int tag = tag_of(direct.number);
+  while (direct.begun < t.bytes && direct.ids.size() < most) {
+    char* const at = t.data + direct.begun;
+    const size_t part = std::min(t.bytes - direct.begun, kPart);
+    direct.ids.push_back(t.sends ? messages_.send(at, part, t.peer, tag)
+                                 : messages_.recv(at, part, t.peer, tag));
+    direct.begun += part;
+  }
+}
+
+// Before the bytes of a message: all parts of an earlier one that has its tag, for those of one tag
+// are in order.
+void Mail::begin_rest(bool sends, uint32_t peer, uint32_t number) {
+  auto& latest = sends ? peers_[peer].sending : peers_[peer].receiving;
+  const auto found = latest.find(tag_of(number));
+  if (found != latest.end()) go_on(*found->second, SIZE_MAX);
+}
+
+void Mail::forget(Direct& direct) {
+  auto& latest = this->latest(direct.transfer);
+  const auto found = latest.find(tag_of(direct.number));
+  if (found != latest.end() && found->second == &direct) latest.erase(found);
 }
 
 // Let MPI work; whether anything came or went.
@@ -66,9 +123,6 @@ bool Mail::progress() {
     peer.following -= sent->follows;
     sent = sent_.erase(sent);
   }
-  for (Peer& peer : peers_)
-    for (auto& [tag, list] : peer.arrived)
-      if (!list.front().fetching.empty()) through(list.front().fetching);
   return true;
 }
 
@@ -80,7 +134,23 @@ void Mail::take_letter(const char* data, size_t bytes) {
     arrived.data.reset(new char[head.bytes + 1]);
     std::memcpy(arrived.data.get(), data + sizeof(Head), head.bytes);
   }
-  peers_[head.sender].arrived[head.tag].push_back(std::move(arrived));
+  Peer& peer = peers_[head.sender];
+  const bool is_here = arrived.data != nullptr;
+  auto& list = peer.arrived[head.tag];
+  list.push_back(std::move(arrived));
+  if (is_here) return;
+  // Of two messages with one tag MPI gives the first to whoever asks first: that one must be asked
+  // for now, though nobody wants it yet.
+  Arrived*& unasked = peer.unasked[tag_of(list.back().head.number)];
+  if (Arrived* const first = std::exchange(unasked, nullptr)) ask(list.back().head.sender, *first);
+  unasked = &list.back();
+}
+
+// Let the bytes of a message come into memory of ours.
+void Mail::ask(uint32_t peer, Arrived& arrived) {
+  const Head& head = arrived.head;
+  arrived.data.reset(new char[head.bytes]);
+  start_bytes(arrived.fetching, false, arrived.data.get(), head.bytes, peer, head.number);
 }
 
 bool Mail::fits(uint32_t peer, size_t bytes) const {
@@ -88,9 +158,10 @@ bool Mail::fits(uint32_t peer, size_t bytes) const {
 }
 
 void Mail::start_bytes(Ids& ids, bool sends, char* data, size_t bytes, uint32_t peer, uint32_t number) {
-  const int tag = kPairTag + int(number % kPairTags);
-  for (size_t at = 0; at < bytes; at += Messages::kLargest) {
-    const size_t part = std::min(bytes - at, Messages::kLargest);
+  begin_rest(sends, peer, number);
+  const int tag = tag_of(number);
+  for (size_t at = 0; at < bytes; at += kPart) {
+    const size_t part = std::min(bytes - at, kPart);
     ids.push_back(sends ? messages_.send(data + at, part, peer, tag)
                         : messages_.recv(data + at, part, peer, tag));
   }
@@ -119,7 +190,8 @@ void Mail::send_buffered(uint32_t peer, const Transfer& t) {
 }
 
 // Send the head, and the bytes from where they are.
-Mail::Ids Mail::send_direct(uint32_t peer, const Transfer& t) {
+void Mail::send_direct(Directs& list, const Transfer& t) {
+  const uint32_t peer = t.peer;
   Peer& to = peers_[peer];
   const Head head{t.tag, t.bytes, to.next++, network_.hosts().rank()};
   Sent sent{peer, std::unique_ptr<char[]>(new char[sizeof head]), sizeof head, false, {}};
@@ -127,9 +199,8 @@ Mail::Ids Mail::send_direct(uint32_t peer, const Transfer& t) {
   sent.ids.push_back(messages_.send(sent.data.get(), sizeof head, peer, kPairHeadTag));
   to.buffered += sizeof head;
   sent_.push_back(std::move(sent));
-  Ids ids;
-  start_bytes(ids, true, t.data, t.bytes, peer, head.number);
-  return ids;
+  begin(list, t, head.number);
+  ++to.following;
 }
 
 Mail::Arrived* Mail::find(uint32_t peer, int64_t tag) {
@@ -140,21 +211,20 @@ Mail::Arrived* Mail::find(uint32_t peer, int64_t tag) {
 bool Mail::has(uint32_t peer, int64_t tag) {
   std::lock_guard<std::mutex> lock(mutex_);
   progress();
-  const Arrived* found = find(peer, tag);
-  return found && found->data && found->fetching.empty();
+  Arrived* const found = find(peer, tag);
+  return found && found->data && through(found->fetching);
 }
 
 bool Mail::fetch(uint32_t peer, int64_t tag) {
   std::lock_guard<std::mutex> lock(mutex_);
   progress();
-  Arrived* found = find(peer, tag);
+  Arrived* const found = find(peer, tag);
   if (!found) return false;
   if (!found->data) {
-    const Head& head = found->head;
-    found->data.reset(new char[head.bytes]);
-    start_bytes(found->fetching, false, found->data.get(), head.bytes, peer, head.number);
+    peers_[peer].unasked.erase(tag_of(found->head.number));
+    ask(peer, *found);
   }
-  return !found->fetching.empty();
+  return !through(found->fetching);
 }
 
 // What was sent and left is on its own: see to it that MPI sends it.
@@ -196,9 +266,10 @@ void Mail::close() {
   }
   if (thread_.joinable()) thread_.join();
   std::lock_guard<std::mutex> lock(mutex_);
-  messages_.abandon();
-  for (Sent& sent : sent_) (void)sent.data.release();  // MPI may still read it
-  sent_.clear();
+  if (messages_.abandon()) return;
+  keep_for_mpi(letters_);
+  keep_for_mpi(sent_);
+  for (Peer& peer : peers_) keep_for_mpi(peer.arrived);
 }
 
 // ---- lanes ---------------------------------------------------------------------------------------
@@ -227,20 +298,21 @@ class Mail::SendLane final : public Lane {
   bool ready() override {
     std::lock_guard<std::mutex> lock(mail_.mutex_);
     mail_.progress();
-    return finish() || done() || can_begin();
+    finish();
+    return moved_ || done() || can_begin();
   }
 
   bool step() override {
     std::lock_guard<std::mutex> lock(mail_.mutex_);
     mail_.progress();
-    bool moved = finish();
+    finish();
+    bool moved = std::exchange(moved_, false);
     for (; can_begin(); waiting_.pop_front()) {
       const Transfer& t = waiting_.front();
       if (mail_.fits(rank_, t.bytes)) {
         mail_.send_buffered(rank_, t);
       } else {
-        direct_.push_back({t, mail_.send_direct(rank_, t)});
-        ++mail_.peers_[rank_].following;
+        mail_.send_direct(direct_, t);
       }
       moved = true;
     }
@@ -261,15 +333,16 @@ class Mail::SendLane final : public Lane {
     const size_t bytes = waiting_.front().bytes;
     return mail_.fits(rank_, bytes) || bytes > kInline;
   }
-  bool finish() {
-    const size_t through = mail_.finish(direct_);
-    mail_.peers_[rank_].following -= through;
-    return through != 0;
+  void finish() {
+    const Went went = mail_.finish(direct_);
+    mail_.peers_[rank_].following -= went.through;
+    moved_ |= went.moved;
   }
 
   Mail& mail_;
   const uint32_t rank_;
-  std::vector<Direct> direct_;  // whose bytes MPI takes from where they are
+  Directs direct_;  // whose bytes MPI takes from where they are
+  bool moved_ = false;  // since the last step
   Gone gone_;
 };
 
@@ -284,14 +357,16 @@ class Mail::RecvLane final : public Lane {
   bool ready() override {
     std::lock_guard<std::mutex> lock(mail_.mutex_);
     mail_.progress();
-    if (mail_.finish(direct_) || done()) return true;
+    moved_ |= mail_.finish(direct_).moved;
+    if (moved_ || done()) return true;
     return std::any_of(waiting_.begin(), waiting_.end(), [&](const Transfer& t) { return mine(t); });
   }
 
   bool step() override {
     std::lock_guard<std::mutex> lock(mail_.mutex_);
     mail_.progress();
-    bool moved = mail_.finish(direct_) != 0;
+    bool moved = mail_.finish(direct_).moved || moved_;
+    moved_ = false;
     for (auto t = waiting_.begin(); t != waiting_.end();) {
       if (!mine(*t)) {
         ++t;
@@ -316,8 +391,8 @@ class Mail::RecvLane final : public Lane {
  private:
   // The next message of the transfer's tag, if it need not be waited for.
   Arrived* mine(const Transfer& t) {
-    Arrived* found = mail_.find(rank_, t.tag);
-    return found && found->fetching.empty() ? found : nullptr;
+    Arrived* const found = mail_.closed_ ? nullptr : mail_.find(rank_, t.tag);
+    return found && mail_.through(found->fetching) ? found : nullptr;
   }
 
   void take(const Transfer& t) {
@@ -331,9 +406,8 @@ class Mail::RecvLane final : public Lane {
     if (found->data) {
       if (t.bytes) std::memcpy(t.data, found->data.get(), t.bytes);
     } else {
-      Direct direct{t, {}};
-      mail_.start_bytes(direct.ids, false, t.data, t.bytes, rank_, head.number);
-      direct_.push_back(std::move(direct));
+      mail_.peers_[rank_].unasked.erase(tag_of(head.number));
+      mail_.begin(direct_, t, head.number);
     }
     auto& arrived = mail_.peers_[rank_].arrived;
     const auto list = arrived.find(t.tag);
@@ -344,7 +418,8 @@ class Mail::RecvLane final : public Lane {
   Mail& mail_;
   const uint32_t rank_;
   std::optional<Failure>& mismatch_;
-  std::vector<Direct> direct_;  // whose bytes MPI puts where they belong
+  Directs direct_;  // whose bytes MPI puts where they belong
+  bool moved_ = false;  // since the last step
   Gone gone_;
 };
 

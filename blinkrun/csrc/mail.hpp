@@ -49,11 +49,21 @@ class Mail {
   static constexpr size_t kLetter = 4096;  // a head and the few bytes in it
   static constexpr size_t kInline = kLetter - sizeof(Head);
   static constexpr size_t kAtATime = 1024;  // messages to a rank whose bytes are on their way
+  // Bytes go in parts, each a message, and from or to a caller's memory few at a time: who ends in
+  // the middle takes that memory with it, and MPI finishes what it has begun.
+  static constexpr size_t kPart = 256 << 10, kParts = 4;
 
   using Ids = std::vector<Messages::Id>;
   struct Direct {  // whose bytes MPI moves from or to where the caller has them
     Transfer transfer;
+    uint32_t number;
+    size_t begun = 0;  // bytes
     Ids ids;
+  };
+  using Directs = std::list<Direct>;
+  struct Went {
+    size_t through = 0;  // messages
+    bool moved = false;  // or parts of them
   };
   struct Arrived {
     Head head;
@@ -71,19 +81,30 @@ class Mail {
     uint32_t next = 0;       // number of the next message to it
     size_t buffered = 0;
     size_t following = 0;    // messages whose bytes are on their way to it
+    std::map<int, Direct*> sending, receiving;  // the latest of each tag in MPI
     std::map<int64_t, std::deque<Arrived>> arrived;  // by tag
+    // Those of `arrived` whose bytes are with the sender and not asked for, by their tag in MPI.
+    std::map<int, Arrived*> unasked;
   };
 
   // With the mutex held:
   bool progress();
   bool through(Ids& ids);
-  size_t finish(std::vector<Direct>& list);  // how many are through, and no longer in it
-  void drop(std::vector<Direct>& list);
+  Went finish(Directs& list);  // what is through is no longer in it
+  void drop(Directs& list);
+  void begin(Directs& list, const Transfer& transfer, uint32_t number);
+  void go_on(Direct& direct, size_t most = kParts);
+  void begin_rest(bool sends, uint32_t peer, uint32_t number);
+  std::map<int, Direct*>& latest(const Transfer& transfer) {
+    return transfer.sends ? peers_[transfer.peer].sending : peers_[transfer.peer].receiving;
+  }
+  void forget(Direct& direct);
   void take_letter(const char* data, size_t bytes);
   bool fits(uint32_t peer, size_t bytes) const;
   void send_buffered(uint32_t peer, const Transfer& transfer);
-  Ids send_direct(uint32_t peer, const Transfer& transfer);
+  void send_direct(Directs& list, const Transfer& transfer);
   void start_bytes(Ids& ids, bool sends, char* data, size_t bytes, uint32_t peer, uint32_t number);
+  void ask(uint32_t peer, Arrived& arrived);
   Arrived* find(uint32_t peer, int64_t tag);
   void serve();
 

@@ -21,7 +21,7 @@ namespace {
 void wait_for_job(Job& job) {
   for (bool done = false; !done;) {
     {
-      py::gil_scoped_release release;
+      WithoutGil released;
       done = job.wait_for(std::chrono::milliseconds(100));
     }
     if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -36,6 +36,7 @@ MpiConfig mpi_config(const std::map<std::string, int64_t>& wire) {
   if (wire.empty()) return mpi;
   mpi.isend = uintptr_t(wire.at("isend"));
   mpi.irecv = uintptr_t(wire.at("irecv"));
+  mpi.test = uintptr_t(wire.at("test"));
   mpi.testsome = uintptr_t(wire.at("testsome"));
   mpi.cancel = uintptr_t(wire.at("cancel"));
   mpi.request_free = uintptr_t(wire.at("request_free"));
@@ -353,11 +354,11 @@ PYBIND11_MODULE(_core, m) {
       })
       .def("arena_in_use", [](Handle& h) { return h.group->heap().in_use(); })
       .def("leave", [](Handle& h) {
-        py::gil_scoped_release release;
+        WithoutGil released;
         if (h.is_ours()) h.group->leave();
       })
       .def("abort", [](Handle& h, const std::string& text, int kind, int about) {
-        py::gil_scoped_release release;
+        WithoutGil released;
         if (h.is_ours()) h.group->abort(text, AbortKind(kind), about);
       }, py::arg("text"), py::arg("kind") = int(AbortKind::kAborted), py::arg("about") = -1)
       .def("aborted", [](Handle& h) { return h.group->aborted(); })
@@ -370,7 +371,7 @@ PYBIND11_MODULE(_core, m) {
       .def("gone", [](Handle& h) { return h.group->gone(); })
       .def("gone_everywhere", [](Handle& h) { return h.group->gone_everywhere(); })
       .def("close_network", [](Handle& h) {
-        py::gil_scoped_release release;
+        WithoutGil released;
         if (h.is_ours()) h.group->close_network();
       })
       .def("set_traced", [](Handle& h, bool traced) { h.group->set_traced(traced); })
@@ -382,7 +383,7 @@ PYBIND11_MODULE(_core, m) {
       })
       .def("idle", [](Handle& h) { return !h.queue || h.queue->idle(); })
       .def("close", [](Handle& h) {
-        py::gil_scoped_release release;
+        WithoutGil released;
         if (h.is_ours()) h.queue.reset();
       })
       .def("calls", [](Handle& h) { return h.group->calls(); })

@@ -7,8 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace blinkrun {
@@ -25,13 +26,22 @@ constexpr int kPairTags = 8192;
 
 // Functions and handles of an MPI, and a communicator in which ranks count as they do in the group.
 struct MpiConfig {
-  uintptr_t isend = 0, irecv = 0, testsome = 0, cancel = 0, request_free = 0, get_count = 0,
-            error_string = 0,
+  uintptr_t isend = 0, irecv = 0, test = 0, testsome = 0, cancel = 0, request_free = 0,
+            get_count = 0, error_string = 0,
             finalized = 0;  // may be missing
   uint64_t comm = 0, byte = 0, request_null = 0;
   uint32_t request_bytes = 0, status_bytes = 0;
   size_t piece_bytes = 0;  // most bytes of a message that this MPI is quick with; 0: any
 };
+
+// How long the end of messages waits for those that cannot be cancelled.
+constexpr uint64_t kGrace = 200'000'000;
+
+// Keep memory that MPI may still read or write, until the process ends.
+void keep_to_the_end(std::shared_ptr<void> memory);
+template <class T> void keep_for_mpi(T& memory) {
+  keep_to_the_end(std::make_shared<T>(std::move(memory)));
+}
 
 // Messages that one thread at a time has on their way. Throws Failure (kMpi) if MPI says no.
 class Messages {
@@ -51,11 +61,13 @@ class Messages {
   bool progress();  // let MPI work; whether any message got through
   // Whether a message is through; then its number is free for another, and must not be used again.
   bool finish(Id id, size_t* bytes = nullptr);
-  void drop(Id id);  // cancel a message if it has not begun; nobody will ask for it
+  void cancel(Id id);  // a receive to which nothing has come: it is through then
+  void drop(Id id);    // nobody will ask for it; MPI may still read or write its memory
   size_t piece_bytes() const { return config_.piece_bytes ? config_.piece_bytes : kLargest; }
   size_t on_their_way() const { return pending_; }
-  // Cancel what can be cancelled, give the rest `grace_ns` to get through, and forget it.
-  void abandon(uint64_t grace_ns = 0);
+  // Cancel what can be cancelled, give the rest `grace_ns` to get through, and forget it. False if
+  // MPI may still read or write the memory of a message, of this time or an earlier one.
+  bool abandon(uint64_t grace_ns = kGrace);
 
  private:
   struct Slot {
@@ -63,6 +75,8 @@ class Messages {
     size_t bytes;
   };
   Id start(bool is_send, void* data, size_t bytes, int rank, int tag);
+  void look_at_once(Id id);
+  bool is_null(Id id);
   void check(int code, const char* what) const;
   char* request(Id id) { return reinterpret_cast<char*>(requests_.data()) + id * config_.request_bytes; }
 
@@ -73,6 +87,8 @@ class Messages {
   std::vector<Slot> slots_;
   std::vector<Id> free_;
   size_t pending_ = 0;
+  bool went_at_once_ = false;  // since the last `progress`
+  bool left_behind_ = false;   // a message that MPI was not through with
 };
 
 // Receives that are always there for short messages of one tag: one for each of some ranks. MPICH

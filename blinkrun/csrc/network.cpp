@@ -10,12 +10,21 @@ Network::Network(const MpiConfig& mpi, Hosts hosts, Waiter& waiter)
   waiter_.know_of(&alarms_);
 }
 
-Network::~Network() { waiter_.know_of(nullptr); }
+Network::~Network() {
+  close();
+  waiter_.know_of(nullptr);
+}
 
 void Network::fail_late(const std::vector<uint32_t>& ranks, const std::string& what) {
   std::vector<uint32_t> places;
   for (uint32_t rank : ranks) places.push_back(place(rank));
   waiter_.fail_late(places, what);
+}
+
+void Network::fail_closed() {
+  throw Failure{Failure::Kind::kMpi,
+                "this rank sends nothing any more: it has left, or MPI was finalised before blinkrun.shutdown()",
+                {}};
 }
 
 bool Network::progress() {
@@ -34,10 +43,12 @@ WaitConfig Network::wait_config(WaitConfig host, bool may_spin) {
   return WaitConfig{may_spin ? host.spins : 0, std::min(host.yield_ns, kYield)};
 }
 
-void Network::abandon() { messages_.abandon(kGrace); }
+void Network::abandon() { messages_.abandon(); }
 
 void Network::close() {
-  messages_.abandon(kGrace);
+  if (closed_.exchange(true)) return;
+  left_behind_ = !messages_.abandon();
+  if (left_behind_) entry_.keep();
   alarms_.close();
 }
 

@@ -3,6 +3,7 @@
 // Ranks are numbers among all, unless said otherwise.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -48,11 +49,14 @@ class Network {
   static WaitConfig wait_config(WaitConfig host, bool may_spin);
   void abandon();  // the messages of calls: the job is aborted
   void close();  // no call to MPI from now on
+  bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+  [[noreturn]] static void fail_closed();
+  // Whether MPI may still read or write the memory of a call's messages.
+  bool left_behind() const { return left_behind_; }
 
  private:
   static constexpr uint64_t kFirstNap = 20'000, kLongestNap = 1'000'000;
   static constexpr uint64_t kYield = 100'000;      // of looking before the first nap
-  static constexpr uint64_t kGrace = 200'000'000;  // for messages that cannot be cancelled
 
   MpiConfig mpi_;
   Hosts hosts_;
@@ -61,6 +65,8 @@ class Network {
   Alarms alarms_;
   Entry entry_;
   uint64_t nap_ns_ = kFirstNap;
+  std::atomic<bool> closed_{false};
+  bool left_behind_ = false;
 };
 
 }  // namespace blinkrun

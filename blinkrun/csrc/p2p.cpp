@@ -325,6 +325,7 @@ uint32_t Pipes::check(uint32_t peer) const {
 }
 
 Mail& Pipes::mail() {
+  if (network_->is_closed()) Network::fail_closed();
   std::lock_guard<std::mutex> lock(open_mutex_);
   if (!mail_) mail_ = std::make_unique<Mail>(*network_, waiter_);
   return *mail_;

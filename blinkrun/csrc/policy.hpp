@@ -31,7 +31,7 @@ class CallPolicy {
 
   CallPolicy(Group& group, const Program& program, const Call& call)
       : group_(group), program_(program), call_(call), item_(itemsize(call.dtype)),
-        base_(uint64_t(group.seq_) << 32), pointers_(program.max_operands),
+        base_(flag_count(group.seq_, 0)), pointers_(program.max_operands),
         scaled_(program.max_operands) {
     const bool pre = reduces(call.collective) && call.prescale != 1.0;
     args_.scaled = nullptr;
@@ -127,6 +127,11 @@ class CallPolicy {
     if (program_.pipelined) {
       chunk_bytes_ = std::max(chunk(ring) / kCacheLine * kCacheLine, kCacheLine);
       slot_bytes_ = chunk_bytes_;
+      if (call_.count * item_ / chunk_bytes_ >> kChunkBits)
+        throw Failure{Failure::Kind::kInvalid,
+                      group_.call_text(call_) + ": chunks of " + std::to_string(chunk_bytes_) +
+                          " bytes are more than a call may have; make them larger",
+                      {}};
     }
   }
 

@@ -16,7 +16,6 @@ constexpr uint64_t kYield = 50'000;  // of looking again before the first nap
 constexpr uint64_t kShortestNap = 20'000, kLongestNap = 1'000'000, kNapPart = 16;
 constexpr unsigned long kSlack = 1'000;         // by which the kernel may prolong a nap
 constexpr uint64_t kPatience = 1'000'000'000;   // at the end, for what others have not received yet
-constexpr uint64_t kGrace = 200'000'000;        // for messages that cannot be cancelled
 constexpr size_t kKeptWords = 64;
 
 uint64_t look_at(const uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
@@ -127,6 +126,9 @@ void Proxy::close() {
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
+  if (messages_.abandon()) return;
+  keep_for_mpi(come_);
+  keep_for_mpi(telling_);
 }
 
 // ---- the thread ----------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ void Proxy::serve() {
       nanosleep(&nap, nullptr);
     }
     if (group_->aborted()) __atomic_store_n(&host_->abort, 1u, __ATOMIC_RELEASE);
-    messages_.abandon(kGrace);
+    messages_.abandon();
   } catch (const Failure& failure) {
     fail(failure.text);
   }

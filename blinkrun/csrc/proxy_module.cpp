@@ -51,7 +51,7 @@ void bind_proxy(py::module_& m) {
       .def("words", [](ProxyHandle& h, uint64_t call) { return h.proxy->words(call); })
       .def("missing", [](ProxyHandle& h, uint64_t call) { return h.proxy->missing(call); })
       .def("close", [](ProxyHandle& h) {
-        py::gil_scoped_release release;
+        WithoutGil released;
         if (h.is_ours()) h.proxy->close();
       });
 }

@@ -37,7 +37,9 @@ void Relay::stop() {
   ring(outgoing_.relay.bell);
   if (thread_.joinable()) thread_.join();
   std::lock_guard<std::mutex> lock(turn_mutex_);
-  messages_.abandon();
+  if (messages_.abandon()) return;
+  keep_for_mpi(peers_);
+  keep_for_mpi(sent_);
 }
 
 void Relay::help() {

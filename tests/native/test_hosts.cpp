@@ -173,6 +173,33 @@ void test_leaving_and_aborting(const char* path) {
       while (!group->all_left()) std::this_thread::yield();
       group->close_network();
     }
+    for (auto& group : cluster.groups) CHECK(group->all_left());  // nobody else is heard of any more
+  }
+}
+
+// MPI may be over before the ranks have left: who calls all the same is told, and nobody waits.
+void test_ending_before_leaving() {
+  Cluster cluster({0, 1, 2}, true);
+  cluster.groups[0]->leave();
+  for (auto& group : cluster.groups) group->close_network();
+  const std::vector<std::function<void(Group&)>> calls{
+      [](Group& group) {
+        int32_t x = 0;
+        group.run(allreduce(&x, 1), kCaller);
+      },
+      [](Group& group) {
+        char x = 0;
+        group.pipes().run({{true, group.index() ? 0u : 1u, 0, &x, 1}}, kCaller);
+      }};
+  for (const auto& call : calls) {
+    const auto told = failures(cluster, call);
+    CHECK(told.size() == cluster.groups.size());
+    for (const Failure& failure : told)
+      CHECK(failure.text.find("this rank sends nothing any more") != std::string::npos);
+  }
+  for (uint32_t rank : {1, 2}) {
+    cluster.groups[rank]->leave();
+    CHECK(cluster.groups[rank]->all_left());
   }
 }
 
@@ -221,5 +248,6 @@ void test_hosts_failures(const char* path) {
   test_late(path);
   test_host_late(path);
   test_leaving_and_aborting(path);
+  test_ending_before_leaving();
   test_network_down(path);
 }

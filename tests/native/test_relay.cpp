@@ -250,6 +250,124 @@ void test_messages_of_all_sizes(const std::vector<uint32_t>& host_of, bool buffe
   for (auto& group : cluster.groups) group->close_network();
 }
 
+void exchange(Group& group, bool sends, uint32_t peer, int64_t tag, std::vector<char>& memory) {
+  group.pipes().run({{sends, peer, tag, memory.data(), memory.size()}}, kCaller);
+}
+
+// Messages have fewer tags in MPI than numbers: the bytes of one that is not received for long were
+// given to a later one.
+void test_a_message_that_waits_while_many_others_come() {
+  Cluster cluster({0, 1}, true);
+  constexpr int64_t kWaits = 1, kOthers = 2, kAnswer = 3;
+  constexpr uint32_t kMany = kPairTags + 2;
+  constexpr size_t kBytes = 4500;  // not in a head, and little enough to be sent before it is asked for
+  cluster.run([&](Group& group) {
+    const bool sends = group.index() == 0;
+    std::vector<char> first = content(0, 1, 77, kBytes), answer(1);
+    if (sends) exchange(group, true, 1, kWaits, first);
+    for (uint32_t i = 1; i <= kMany; ++i) {
+      const std::vector<char> right = content(0, 1, i, kBytes);
+      std::vector<char> memory = sends ? right : std::vector<char>(kBytes);
+      exchange(group, sends, 1 - group.index(), kOthers, memory);
+      CHECK(memory == right);
+      if (i % 16 == 0) exchange(group, !sends, 1 - group.index(), kAnswer, answer);  // not too far ahead
+    }
+    if (sends) return;
+    std::vector<char> memory(kBytes);
+    CHECK(group.pipes().arrived(0, kWaits, kCaller));
+    exchange(group, false, 0, kWaits, memory);
+    CHECK(memory == first);
+  });
+}
+
+// Of a large message MPI has a few parts at a time, so that it is soon through with the memory of a
+// caller that ends in the middle. It wrote there when the memory was another's, or ended the job.
+void test_who_ends_in_the_middle_takes_its_memory(bool sends, bool can_cancel) {
+  context() = sends ? "send" : can_cancel ? "recv" : "recv that has begun";
+  constexpr size_t kParts = 4;
+  Cluster cluster({0, 1}, false);
+  Messages other(cluster.mpi.config(0));
+  struct {
+    int64_t tag = 7;
+    uint64_t bytes = 64 << 20;
+    uint32_t number = 0, sender = 0;
+  } head;  // of a message whose bytes do not come
+  if (!sends) other.send(&head, sizeof head, 1, kPairHeadTag);
+  std::vector<char> memory(head.bytes);
+  struct Interrupt {};
+  const Caller caller{[] {}, [&] {
+                        if (!can_cancel) cluster.mpi.hold();
+                        throw Interrupt{};
+                      }, true};
+  bool ended = false;
+  try {
+    cluster.groups[1]->pipes().run({{sends, 0, 7, memory.data(), memory.size()}}, caller);
+  } catch (const Interrupt&) {
+    ended = true;
+  }
+  CHECK(ended);
+  // Of calls and of alarms on both, of heads on one; and a head.
+  const size_t left = cluster.mpi.go_on(), usual = 5 + sends;
+  CHECK(left == usual + (sends || !can_cancel ? kParts : 0));
+}
+
+// ---- the end -------------------------------------------------------------------------------------
+
+// MPI refuses a send that was through at once among other messages (fake_mpi.hpp).
+void test_sends_that_are_through_at_once() {
+  FakeMpi mpi(2, true);
+  Messages one(mpi.config(0)), other(mpi.config(1));
+  char sent[2] = {'a', 'b'}, come[2] = {}, never = 0;
+  one.recv(&never, 1, 1, 9);
+  const Messages::Id first = one.send(sent, 1, 1, 5), second = one.send(sent + 1, 1, 1, 5);
+  CHECK(one.on_their_way() == 1);
+  CHECK(one.progress() && !one.progress());
+  CHECK(one.finish(first) && one.finish(second));
+  for (char& each : come) {
+    const Messages::Id id = other.recv(&each, 1, 0, 5);
+    size_t bytes = 0;
+    CHECK(other.progress() && other.finish(id, &bytes) && bytes == 1);
+  }
+  CHECK(come[0] == 'a' && come[1] == 'b');
+}
+
+// MPI may go on with what has begun, whether its group still is or not.
+void test_what_mpi_cannot_give_up_keeps_its_memory(bool buffers) {
+  Cluster cluster({0, 1}, buffers);
+  for (auto& group : cluster.groups) group->journal().start_relay();
+  cluster.run([](Group& group) {
+    std::vector<char> x(9000);
+    exchange(group, group.index() == 0, 1 - group.index(), 0, x);
+  });
+  cluster.mpi.hold();
+  std::vector<std::thread> ends;
+  for (auto& group : cluster.groups) ends.emplace_back([&group] { group.reset(); });
+  for (std::thread& each : ends) each.join();
+  // Of each rank: a receive of calls, of alarms, of the relay, of messages' heads.
+  CHECK(cluster.mpi.go_on() == 8);
+}
+
+// A look that failed may have ended messages all the same: they must not be ended again.
+void test_messages_after_a_failure() {
+  FakeMpi mpi(2, false);
+  Messages one(mpi.config(0)), other(mpi.config(1));
+  char x[3] = {};
+  one.recv(x, 1, 1, 5);
+  const Messages::Id dropped = one.recv(x + 1, 1, 1, 6);
+  other.send(x + 2, 1, 0, 5);
+  other.send(x + 2, 1, 0, 6);
+  mpi.cut();
+  bool failed = false;
+  try {
+    one.progress();
+  } catch (const Failure& failure) {
+    failed = failure.kind == Failure::Kind::kMpi;
+  }
+  CHECK(failed);
+  one.drop(dropped);
+  one.abandon();
+}
+
 }  // namespace
 
 void test_relay() {
@@ -261,6 +379,13 @@ void test_relay() {
     test_order({0, 1, 2, 0, 1}, buffers);
     test_messages_of_all_sizes({0, 1, 1}, buffers);
   }
+  test_a_message_that_waits_while_many_others_come();
+  test_who_ends_in_the_middle_takes_its_memory(true, true);
+  for (const bool can_cancel : {true, false})
+    test_who_ends_in_the_middle_takes_its_memory(false, can_cancel);
+  test_sends_that_are_through_at_once();
+  for (const bool buffers : {true, false}) test_what_mpi_cannot_give_up_keeps_its_memory(buffers);
+  test_messages_after_a_failure();
   test_a_silent_host_is_named();
   test_a_rank_that_never_reads_holds_up_other_hosts_and_is_named();
 }
