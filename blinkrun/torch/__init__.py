@@ -13,7 +13,13 @@ by their names: ranks may call them in any order and from several threads. What 
 bounded by the deadline given to `init`.
 """
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as err:
+    if err.name != "torch":
+        raise
+    text = "blinkrun.torch needs torch, which is not installed; pip install 'blinkrun[torch]'"
+    raise ModuleNotFoundError(text, name="torch") from None
 
 from blinkrun import (
     is_initialized,
