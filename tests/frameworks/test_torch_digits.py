@@ -47,8 +47,8 @@ def test_the_loss_curve_of_n_ranks_is_that_of_one_on_the_joined_batch(trained, s
 def test_it_ends_with_its_accuracy_without_a_launcher(plan_cache):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "BLINKRUN_CACHE_DIR": str(plan_cache)}
     env |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
-    script = [sys.executable, str(ROOT / "examples" / "torch_digits.py")]
-    ran = subprocess.run(script, env=env, capture_output=True, text=True, timeout=100, check=False)
+    script = [sys.executable, str(ROOT / "examples" / "torch_digits.py"), "--epochs=6"]
+    ran = subprocess.run(script, env=env, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     last = re.fullmatch(r"test accuracy: (\d\.\d\d)", lines[-1])

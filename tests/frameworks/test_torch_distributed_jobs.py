@@ -13,6 +13,8 @@ from support.places import ROOT, TESTS
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("mpi4py", reason="needs mpi: mpi4py is not installed")
 
+pytestmark = pytest.mark.timeout(320)  # two jobs, on a busy machine
+
 PROGRAM = str(TESTS / "frameworks/cases/torch_ddp_program.py")
 
 
@@ -51,7 +53,7 @@ def test_scripts_train_alike_under_blinkrun_and_under_torchrun_over_gloo(tmp_pat
         env={**os.environ, "OMP_NUM_THREADS": "1", "BLINKRUN_CACHE_DIR": str(plan_cache)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
