@@ -28,13 +28,13 @@ from blinkrun.errors import (
 from blinkrun.executors import native
 from blinkrun.executors.base import Executor, Request, not_fast
 from blinkrun.repeats import Repeats
-from blinkrun.topology.devices import DeviceLinks, Reach
 from blinkrun.types import Collective, DType, Op, Rank
 
 if TYPE_CHECKING:
     from blinkrun.executors.device import DeviceExecutor, DeviceJob
     from blinkrun.executors.device_api import DeviceApi, DeviceInfo
     from blinkrun.planner.plan import Plan
+    from blinkrun.topology.devices import Reach
 
 # No other call of this collective has a scale, so none can be taken for that of a rank that joins.
 # The core knows it too, for its message (csrc/group.cpp).
@@ -255,6 +255,7 @@ class Devices:
 def _plan(infos: Sequence[DeviceInfo], reach: Reach) -> Plan:
     """Return the plan for the ranks of a host; the executor asks the first rank."""
     from blinkrun.executors.device_plan import plan_devices  # noqa: PLC0415 - few need it
+    from blinkrun.topology.devices import DeviceLinks  # noqa: PLC0415 - takes a third of a start
 
     links = env.choice(env.DEVICE_LINKS, tuple(DeviceLinks), DeviceLinks.AUTO)
     return plan_devices(infos, reach, links=links, sharing=env.gpus_per_rank().denominator)
