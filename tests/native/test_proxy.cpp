@@ -46,7 +46,7 @@ struct Job {
   }
 
   ~Job() {
-    run([this](uint32_t i) { proxies[i]->close(); });
+    run([this](uint32_t i) { proxies[i].reset(); });
   }
 
   // In a thread for each rank.
@@ -186,6 +186,15 @@ void test_cut(const char* path) {
   for (auto& group : job.cluster.groups) CHECK(group->aborted());
 }
 
+// MPI may go on with what has begun: its memory outlives the proxies.
+void test_left_behind(const char* path) {
+  Job job(path, true);
+  sums(job, 3000);
+  job.mpi.hold();
+  job.run([&job](uint32_t i) { job.proxies[i].reset(); });
+  CHECK(job.mpi.go_on() == 12);  // heads, of every rank from every other
+}
+
 // What aborts the host's group ends waits of the kernels.
 void test_abort(const char* path) {
   Job job(path, true);
@@ -214,5 +223,6 @@ void test_proxy(const char* path) {
     test_missing(job);
   }
   test_cut(path);
+  test_left_behind(path);
   test_abort(path);
 }

@@ -35,3 +35,14 @@ def test_a_signal_ends_the_wait(run_ranks):
 
 def test_messages_in_the_world_and_in_a_group(run_ranks):
     assert run_ranks("group_cases:messages", 3, hosts=[0, 1, 0]) == [0] * 3
+
+
+def test_who_ends_in_the_middle_of_a_large_message_takes_its_memory(run_ranks):
+    """MPI wrote on where nothing was any more, in a call of another group: by TCP the job ended."""
+    env = {"OMPI_MCA_btl": "self,tcp"}
+    sender, receiver = run_ranks(
+        "hosts_messages_cases:interrupted_in_a_large_message", size=2, hosts=[0, 1], env=env
+    )
+    assert receiver[1] == sender[1] == 2.0
+    assert sender[0] in {"AbortedError", "it came"}
+    assert receiver[0] in {"KeyboardInterrupt", "it came"}

@@ -48,6 +48,46 @@ def test_init_after_shutdown(run_ranks, hosts):
     assert sums == [[2.0] * 3] * 2
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_program_may_end_mpi_itself(run_ranks, leaves):
+    """Over hosts a thread of ours called MPI afterwards, which ended the job."""
+    ends = run_ranks("world_cases:mpi_ends_first", size=2, hosts=[0, 1], leaves=leaves)
+    said = "" if leaves else "MPI was finalised before blinkrun.shutdown()"
+    assert all(total == 2.0 and said in text for total, text in ends)
+
+
+def test_a_forked_child_of_hosts_ends(tmp_path):
+    """Its interpreter's end waited for ever for a thread that is its parent's."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "os.environ['BLINKRUN_HOST'] = 'host' + os.environ['OMPI_COMM_WORLD_RANK']\n"
+        "import numpy, blinkrun\n"
+        "blinkrun.init()\n"
+        "blinkrun.allreduce(numpy.ones(3))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    raise SystemExit(7)\n"
+        "code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "print('child', code, blinkrun.allreduce(numpy.ones(1))[0], flush=True)\n"
+    )
+    job = subprocess.run(
+        [*mpiexec_command(2), sys.executable, str(script)],
+        env=rank_environ(60.0),
+        capture_output=True,
+        text=True,
+        timeout=45,
+        check=False,
+    )
+    assert job.returncode == 0
+    assert job.stdout.count("child 7 2.0") == 2
+
+
+def test_threads_that_are_in_the_core_do_not_disturb_the_end(run_ranks):
+    """The interpreter unwound one that came back, through what must not throw: it aborted."""
+    assert run_ranks("world_cases:threads_at_the_end", size=2) == [None, None]
+
+
 def test_a_rank_that_waits_sleeps(run_ranks):
     seconds = run_ranks("world_cases:waits_without_burning", size=2, seconds=2)
     assert seconds[1] < 0.05

@@ -1,13 +1,20 @@
 """What each rank does in test_hosts_messages.py; every function returns a JSON value."""
 
 import random
+import signal
 import threading
 import time
 
 import numpy as np
 
 import blinkrun
-from blinkrun.errors import CollectiveTimeoutError, MismatchError, PeerLeftError
+from blinkrun import runtime
+from blinkrun.errors import (
+    AbortedError,
+    CollectiveTimeoutError,
+    MismatchError,
+    PeerLeftError,
+)
 from blinkrun.messages import Recv, Send
 
 # In a head, just not in a head, several pieces of a pipe, more than is buffered.
@@ -36,6 +43,29 @@ def _exchange(world, tag, seed):
         messages.append((rng.choice([each for each in (sends, recvs) if each])).pop(0))
     world.exchange(messages)
     return sum(not np.array_equal(room, letter) for room, letter in expected)
+
+
+def interrupted_in_a_large_message():
+    """One rank ends in the middle of a message in a group, and its memory goes; the world works."""
+    blinkrun.init()
+    world, group = blinkrun.world(), runtime.subgroup([0, 1])
+    data = np.ones(1 << 28, np.uint8) if world.rank == 0 else np.empty(1 << 28, np.uint8)
+    world.barrier()
+    said = "it came"
+    try:
+        if world.rank == 0:
+            group.send(data, 1)
+        else:
+            signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            group.recv(data, 0)
+    except (KeyboardInterrupt, AbortedError) as err:
+        said = type(err).__name__
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    del data
+    for _ in range(200):  # MPI works on, also on what it has begun
+        total = float(world.allreduce(np.ones(5))[0])
+    return [said, total]
 
 
 def everything_at_once(threads):

@@ -1,9 +1,11 @@
 """What each rank does in test_world.py; every function returns a JSON value."""
 
 import atexit
+import contextlib
 import os
 import resource
 import signal
+import threading
 import time
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 import blinkrun
 from blinkrun.errors import (
     AbortedError,
+    CollectiveError,
     CollectiveTimeoutError,
     NotInitializedError,
     UsageError,
@@ -92,6 +95,42 @@ def again_after_shutdown():
         blinkrun.shutdown()
     assert not blinkrun.is_initialized()
     return sums
+
+
+def mpi_ends_first(leaves):
+    """The program ends MPI itself, before or after it has shut blinkrun down."""
+    from mpi4py import MPI  # before anything of blinkrun
+
+    blinkrun.init()
+    total = float(blinkrun.allreduce(np.ones(3))[0])
+    blinkrun.barrier()
+    if leaves:
+        blinkrun.shutdown()
+    MPI.Finalize()
+    if not leaves:
+        try:
+            blinkrun.allreduce(np.ones(3))
+        except CollectiveError as err:
+            return [total, str(err)]
+    return [total, ""]
+
+
+def threads_at_the_end():
+    """Threads that are in the core, or come back from it, while the interpreter ends."""
+    blinkrun.init()
+    group = blinkrun.world().executor.group
+    peer = 1 - blinkrun.rank()
+    letter = np.zeros(10_000)
+
+    def work(tag):
+        while True:
+            with contextlib.suppress(Exception):
+                way = (peer, tag, letter.ctypes.data, letter.nbytes)
+                group.transfer([(True, *way), (False, *way)], True)
+
+    for tag in range(6):
+        threading.Thread(target=work, args=(tag,), daemon=True).start()
+    blinkrun.barrier()
 
 
 def waits_without_burning(seconds):
