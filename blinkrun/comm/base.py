@@ -18,7 +18,7 @@ class Wire:
     ----------
     functions : mapping of str to int
         Addresses of ``isend``, ``irecv``, ``test``, ``testsome``, ``cancel``, ``request_free``,
-        ``get_count``, ``error_string`` and ``finalized``.
+        ``get_count``, ``error_string`` and ``finalized``; ``test`` is 0 where no send needs it.
     handles : mapping of str to int
         ``comm`` (all ranks of the control plane, in its order, for this alone), ``byte`` and
         ``request_null``, as words.
