@@ -48,16 +48,20 @@ def test_scripts_train_alike_under_blinkrun_and_under_torchrun_over_gloo(tmp_pat
     script = "import blinkrun.torch.distributed\n" + Path(PROGRAM).read_text()
     (tmp_path / "train.py").write_text(script)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ran = subprocess.run(
+    with subprocess.Popen(
         [*torchrun, "--nproc-per-node", "2", str(tmp_path / "train.py"), "train", "gloo", "blink"],
         env={**os.environ, "OMP_NUM_THREADS": "1", "BLINKRUN_CACHE_DIR": str(plan_cache)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=180,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found = dict(line.split() for line in ran.stdout.splitlines())
+    ) as ran:
+        try:
+            out, err = ran.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            ran.terminate()  # it ends its workers; killed, it would leave them
+            raise
+    assert ran.returncode == 0, err
+    found = dict(line.split() for line in out.splitlines())
     backend, unchanged = said(ended)[-1].split()
     assert backend == "blink"
     assert found["blink"] == unchanged
