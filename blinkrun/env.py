@@ -5,6 +5,7 @@ Layers below `communicator` never read the environment: what is parsed here is p
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,9 @@ GPUS_PER_RANK = "BLINKRUN_GPUS_PER_RANK"  # 1, 2, …, or 1/2, 1/3, …: ranks t
 DEVICE_LINKS = "BLINKRUN_DEVICE_LINKS"  # auto | fabric | pcie | all: what joins GPUs
 
 DEFAULT_TIMEOUT_S = 600.0
+_PREFIX = "BLINKRUN_"
+_OF_OTHERS = ("AGENT_OF", "CONTROL", "HOST_INDEX", "ISA", "NUM_HOSTS", "RANK", "REPORT_FD", "TOKEN")
+_NEAR = 0.75  # ratio of difflib
 
 
 def timeout_s(environ: Mapping[str, str] = os.environ) -> float:
@@ -139,3 +143,28 @@ def choice(
     if text not in options:
         raise UsageError(f"{name}={text}: choose one of {', '.join(options)}")
     return text
+
+
+def mistyped(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables that are none of ours, each with the one of ours that it nearly is.
+
+    >>> mistyped({"BLINKRUN_TIMOUT_S": "30", "BLINKRUN_RUNS_OF_MINE": "7"})
+    {'BLINKRUN_TIMOUT_S': 'BLINKRUN_TIMEOUT_S'}
+    """
+    ours = {value[len(_PREFIX) :] for value in _names()} | {*_OF_OTHERS}
+    found = {}
+    for name in environ:
+        rest = name[len(_PREFIX) :]
+        if not name.startswith(_PREFIX) or rest in ours:
+            continue
+        near = difflib.get_close_matches(rest, sorted(ours), n=1, cutoff=_NEAR)
+        if near:
+            found[name] = _PREFIX + near[0]
+    return found
+
+
+def _names() -> list[str]:
+    values = globals().values()
+    return [
+        each for each in values if isinstance(each, str) and re.fullmatch(r"BLINKRUN_\w+", each)
+    ]

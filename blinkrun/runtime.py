@@ -112,9 +112,17 @@ def init(
     if communicator.cross_size > 1:
         _ = communicator.journal  # others of this host may post before this rank has an engine
     _hook_exit()
-    if control.rank == 0 and tune == "on" and communicator.cross_size > 1:
+    if control.rank == 0:
+        _speak(communicator, tune)
+
+
+def _speak(communicator: Communicator, tune: str) -> None:
+    """Say what of the settings does nothing and, if asked, what was chosen."""
+    for name, meant in env.mistyped().items():
+        log.say(f"{name} is no variable of blinkrun; {meant} is", rank=0)
+    if tune == "on" and communicator.cross_size > 1:
         log.say(f"{env.TUNE}=on does nothing over several hosts: the plan says the chunks", rank=0)
-    if control.rank == 0 and env.is_on(env.VERBOSE):
+    if env.is_on(env.VERBOSE):
         for line in communicator.describe().splitlines():
             log.say(line, rank=0)
 

@@ -1,4 +1,7 @@
+import re
+
 import pytest
+from support.places import ROOT
 
 from blinkrun import env
 from blinkrun.errors import UsageError
@@ -63,3 +66,29 @@ def test_a_count_is_no_size():
 )
 def test_switches(text, on):
     assert env.is_on(env.VERBOSE, {env.VERBOSE: text}) is on
+
+
+def _read_variables():
+    """Every variable that the packages read or set, by their sources."""
+    files = [path for part in ("blinkrun", "launcher") for path in (ROOT / part).rglob("*.py")]
+    files += (ROOT / "blinkrun/csrc").glob("group*.cpp")
+    names = re.compile(r'"(BLINKRUN_[A-Z0-9_]+)"')
+    found = {name for path in files for name in names.findall(path.read_text())}
+    return found - {"BLINKRUN_TIMOUT_S", "BLINKRUN_RUNS_OF_MINE"}  # of an example
+
+
+def test_a_variable_that_is_read_is_never_taken_for_a_mistake():
+    names = _read_variables()
+    assert len(names) > 30
+    assert env.mistyped(dict.fromkeys(names, "1")) == {}
+
+
+@pytest.mark.parametrize("name", [env.TIMEOUT, env.CHECK_NAN, env.HOST, env.TIMELINE_CYCLES])
+def test_a_letter_left_out_or_changed_is_told(name):
+    at = len(name) - 2
+    for text in (name[:at] + name[at + 1 :], name[:at] + "X" + name[at + 1 :]):
+        assert env.mistyped({text: "1"}).keys() == {text}
+
+
+def test_what_is_like_none_of_ours_is_the_programs_own():
+    assert env.mistyped({"BLINKRUN_RUNS_OF_MINE": "7", "BLINKRUN": "", "TIMEOUT_S": "3"}) == {}
