@@ -228,7 +228,9 @@ def refused(plan):
 
     pair = induce(machine("dgx-1v", "all"), [0, 1])
     attempt(lambda: blinkrun.init(emulation=Emulation(pair, scale=1000)))
-    Path(plan).write_text(star_plan(2).to_json())
+    own = Path(f"{plan}.{os.getpid()}")  # the other rank may read it while this one writes
+    own.write_text(star_plan(2).to_json())
+    own.rename(plan)
     os.environ["BLINKRUN_PLAN"] = plan
     attempt(blinkrun.init)
     del os.environ["BLINKRUN_PLAN"]
