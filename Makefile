@@ -1,7 +1,7 @@
 # Everything runs in virtual environments of this folder; nothing is installed elsewhere.
 #   make demo      train the example on 2 ranks
 #   make test      all tests
-#   make check     format, lint, types, layers, unit tests (under two minutes)
+#   make check     format, lint, types, layers, unit tests (a few minutes)
 #   make format    let ruff format and fix
 #   make sanitize  the tests of the C++ core under ASan + UBSan and under TSan
 #   make kernels   compile the CUDA kernel for every element type and every kind of device, by NVRTC
