@@ -204,12 +204,13 @@ def test_a_thread_that_is_interrupted_leaves_its_work_to_others(others):
             until(lambda: driver._owner)
             waited.extend(in_thread(lambda n=n: allreduce(engine, n, ONES)) for n in names[1:])
 
-        if others:  # else nobody would see the driver before it is interrupted
-            in_thread(waits_too)
+        # Without others nobody would see the driver before it is interrupted.
+        all_wait = in_thread(waits_too) if others else over
         with pytest.raises(KeyboardInterrupt):
             handle.wait()
         signals.set("interrupted")
-        is_done = over.wait(DEADLINE_S) and all(each.wait(DEADLINE_S) for each in waited)
+        is_done = all_wait.wait(DEADLINE_S) and over.wait(DEADLINE_S)
+        is_done = is_done and all(each.wait(DEADLINE_S) for each in waited)
         handle.wait()
         return is_done and len(waited) == others
 
